@@ -1,0 +1,56 @@
+"""Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
+
+from llmgym.env import Env, StepResult
+from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens
+from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
+from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
+from llmgym.registry import expert_policy, register, registered_ids, tasks
+from llmgym.rollout import run_episode
+from llmgym.task import Task, load_tasks, save_tasks
+from llmgym.tool_env import ToolEnv
+from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Env",
+    "Episode",
+    "EpisodeLimits",
+    "Message",
+    "Policy",
+    "PolicyTurn",
+    "ScriptedPolicy",
+    "StepResult",
+    "StopReason",
+    "Task",
+    "Tool",
+    "ToolCall",
+    "ToolEnv",
+    "ToolResult",
+    "ToolSpec",
+    "Turn",
+    "TurnTokens",
+    "expert_policy",
+    "load_tasks",
+    "normalize_message",
+    "register",
+    "registered_ids",
+    "run_episode",
+    "save_tasks",
+    "tasks",
+    "tool",
+    "tool_to_spec",
+]
+
+register(
+    "ToolUseGame-v0",
+    env="llmgym_environments.tool_use_game:ToolUseGameEnv",
+    tasks="llmgym_environments.tool_use_game:generate_tasks",
+    expert="llmgym_environments.tool_use_game:ToolUseGameExpert",
+)
+register(
+    "CalculatorMath-v0",
+    env="llmgym_environments.calculator_math:CalculatorMathEnv",
+    tasks="llmgym_environments.calculator_math:generate_tasks",
+    expert="llmgym_environments.calculator_math:CalculatorMathExpert",
+)

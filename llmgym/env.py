@@ -1,0 +1,65 @@
+"""The environment contract: four members an author writes. Knows messages, tasks and tool specs only."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmgym.messages import Message, ToolSpec
+from llmgym.task import Task
+
+
+@dataclass
+class StepResult:
+    """What :meth:`Env.step` returns.
+
+    Attributes:
+        terminated: The task's own logic ended the episode, for example on a final answer.
+        truncated: Something outside the task's logic ended it.
+        messages: The whole history after this step, as a list the receiver may change.
+        reward: The episode's reward, read from the step that ends the episode.
+        metrics: Diagnostics of the episode (numbers, strings or booleans), read from the same step.
+    """
+
+    terminated: bool
+    truncated: bool
+    messages: list[Message]
+    reward: float = 0.0
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class Env(ABC):
+    """One conversation with tools. A fresh object serves one episode.
+
+    The environment owns the history, the tools and the rule for the end of an episode; whoever drives it
+    owns sampling and limits. An author's ``__init__`` need not call this one.
+
+    Attributes:
+        rng: The episode's own random generator. The driver sets it, seeded from run seed, task id and
+            episode index, before :meth:`reset`; an environment that needs chance takes it from here only.
+    """
+
+    rng: random.Random
+
+    @abstractmethod
+    async def reset(self, task: Task) -> list[Message]:
+        """Begin the episode of ``task`` and return the opening messages."""
+
+    @abstractmethod
+    async def step(self, message: Message) -> StepResult:
+        """Consume one assistant message, run its tool calls, and return what follows."""
+
+    @property
+    @abstractmethod
+    def tool_specs(self) -> list[ToolSpec]:
+        """The tools offered to the model, the same through the whole episode."""
+
+    @property
+    @abstractmethod
+    def messages(self) -> list[Message]:
+        """A copy of the history."""
+
+    async def close(self) -> None:
+        """Free what :meth:`reset` opened. Runs once after every episode, however it ended."""

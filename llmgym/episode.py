@@ -1,0 +1,195 @@
+"""The record of an episode: turns, why it stopped, what it earned. Knows no policy and runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from llmgym.errors import ConfigError
+from llmgym.messages import Message, ToolSpec
+from llmgym.task import Task
+
+TOOL_ERROR_PREFIX = "tool_error:"
+
+
+class StopReason(StrEnum):
+    """Why an episode stopped. Set by the loop, never inferred from the last token."""
+
+    TERMINATED = "terminated"
+    """The task ended it."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """A length budget is spent: no room for a reply is left, or a turn was cut by its limit."""
+    MAX_TURNS = "max_turns"
+    """``max_turns`` assistant turns ran."""
+    ENV = "env"
+    """``step`` returned ``truncated=True``."""
+    PARSE_FAILURE = "parse_failure"
+    """The policy gave no valid message or tool call; the reward is ``failed_parse_reward``."""
+    TIMEOUT = "timeout"
+    """``reset`` and ``step`` together used up ``env_timeout_s``."""
+    ERROR = "error"
+    """``reset``, ``step`` or the policy raised. The episode is no evidence about the policy."""
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """What ends an episode from outside. Lengths are in tokens, times in seconds; None means no limit.
+
+    Attributes:
+        max_turns: Assistant turns in one episode.
+        max_model_length: Prompt and completion tokens of the whole episode together.
+        max_completion_length: Tokens of one assistant turn; a turn gets the smaller of this and what is left.
+        reply_reserve_tokens: An episode with less room than this for its next reply stops instead.
+        env_timeout_s: Time inside ``reset`` and ``step`` of one episode, summed.
+        policy_timeout_s: Time of one ``act`` call; past it the episode is an ERROR.
+        failed_parse_reward: The reward of an episode that ends with PARSE_FAILURE.
+    """
+
+    max_turns: int = 16
+    max_model_length: int | None = None
+    max_completion_length: int | None = None
+    reply_reserve_tokens: int = 16
+    env_timeout_s: float | None = 120.0
+    policy_timeout_s: float | None = None
+    failed_parse_reward: float = -0.1
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_model_length", "max_completion_length", "reply_reserve_tokens"):
+            value = getattr(self, name)
+            if value is None and name in ("max_model_length", "max_completion_length"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("env_timeout_s", "policy_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be a positive number of seconds or None, got {value!r}")
+
+
+@dataclass
+class TurnTokens:
+    """The tokens of one assistant turn, kept as they were sampled.
+
+    Attributes:
+        context_ids: Tokens in front of the completion that are new: with ``extends`` those after everything
+            held from earlier turns, else the whole prompt.
+        completion_ids: Sampled ids, the stop token included when one was sampled.
+        logprobs: The sampler's log-probability of each completion id, from the logits it decoded with.
+        extends: The prompt begins with all tokens of the turns before. False starts a new training row.
+        finish_reason: ``"stop"`` or ``"length"``, as the sampling engine says.
+        policy_version: Number of weight updates the sampling weights had seen.
+    """
+
+    context_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+    extends: bool
+    finish_reason: str
+    policy_version: int = 0
+
+
+@dataclass
+class Turn:
+    """One assistant turn and what the environment answered.
+
+    Attributes:
+        message: The normalised assistant message; None when the sampled text is no message.
+        observation: The messages the environment added; with ``history_edited`` the whole new history.
+        reward: ``StepResult.reward`` of this step.
+        failure: Why the turn is a parse failure or was cut; None for a good turn.
+        raw_text: The text of a turn that gave no message.
+        history_edited: The environment changed earlier messages instead of only adding to them.
+        tokens: Sampled tokens, when the policy has them.
+        policy_s: Seconds in ``act``.
+        env_s: Seconds in ``step``.
+    """
+
+    message: Message | None = None
+    observation: list[Message] = field(default_factory=list)
+    reward: float = 0.0
+    failure: str | None = None
+    raw_text: str | None = None
+    history_edited: bool = False
+    tokens: TurnTokens | None = None
+    policy_s: float = 0.0
+    env_s: float = 0.0
+
+
+@dataclass
+class Episode:
+    """Everything that happened in one episode.
+
+    Attributes:
+        task: The task.
+        stop_reason: Why it stopped.
+        reward: The episode's reward, before any shaping by a trainer.
+        turns: The assistant turns in order.
+        initial_messages: What ``reset`` returned.
+        tool_specs: The tools offered.
+        metrics: ``StepResult.metrics`` of the step that ended the episode, else empty.
+        stop_detail: One sentence on the stop, such as the exception or which budget was spent.
+        env_id: The registered id or import path of the environment.
+        episode_index: Number of this episode among those of its task.
+        seed: The run seed; with task id and index it determines ``env.rng``.
+        close_error: The exception of a raising ``close``, which changes nothing else.
+        provenance: Versions, template hash and whatever else tells where the episode comes from.
+        reset_s: Seconds in ``reset``.
+    """
+
+    task: Task
+    stop_reason: StopReason
+    reward: float = 0.0
+    turns: list[Turn] = field(default_factory=list)
+    initial_messages: list[Message] = field(default_factory=list)
+    tool_specs: list[ToolSpec] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    stop_detail: str = ""
+    env_id: str = ""
+    episode_index: int = 0
+    seed: int = 0
+    close_error: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    reset_s: float = 0.0
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole conversation as the environment last gave it."""
+        history = list(self.initial_messages)
+        for turn in self.turns:
+            if turn.history_edited:
+                history = list(turn.observation)
+            else:
+                history += [turn.message] if turn.message is not None else []
+                history += turn.observation
+        return history
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode ended otherwise than by the task."""
+        return self.stop_reason is not StopReason.TERMINATED
+
+    @property
+    def num_tool_calls(self) -> int:
+        """Tool calls the policy made."""
+        return sum(len(turn.message.get("tool_calls", [])) for turn in self.turns if turn.message is not None)
+
+    @property
+    def num_tool_errors(self) -> int:
+        """Tool results that report an error to the model (they begin with ``tool_error:``)."""
+        return sum(
+            message["role"] == "tool" and message.get("content", "").startswith(TOOL_ERROR_PREFIX)
+            for turn in self.turns
+            if not turn.history_edited
+            for message in turn.observation
+        )
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens the policy sampled; 0 when it reports none."""
+        return sum(len(turn.tokens.completion_ids) for turn in self.turns if turn.tokens is not None)
+
+    @property
+    def env_s(self) -> float:
+        """Seconds inside the environment."""
+        return self.reset_s + sum(turn.env_s for turn in self.turns)

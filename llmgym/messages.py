@@ -1,0 +1,198 @@
+"""Chat messages in the OpenAI shape. Knows how to normalise and judge them; knows no environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Required, TypedDict, cast
+
+from llmgym.errors import MessageError
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
+
+
+class FunctionCall(TypedDict):
+    """The function half of a tool call. ``arguments`` is a JSON *string*, as models write it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """One call in an assistant message; its result is the tool message with the same id."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(TypedDict, total=False):
+    """One chat message. After :func:`normalize_message`, ``content`` is always a string."""
+
+    role: Required[Role]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+
+
+class FunctionSpec(TypedDict):
+    """Name, description and JSON schema of the parameters of one tool."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class ToolSpec(TypedDict):
+    """One entry of the ``tools`` list that chat templates and hosted endpoints take."""
+
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+def normalize_message(value: Any, *, role: Role | None = None, call_id_prefix: str = "call_") -> Message:
+    """Bring a message into the one shape that the rest of llmgym works with.
+
+    A missing or ``null`` content becomes ``""``; a list of text parts becomes their text; an empty
+    ``tool_calls`` disappears; call arguments given as an object become their JSON text; a call
+    without an id, or with an id already used in this message, gets ``call_id_prefix`` + its index.
+    A plain string becomes a message when ``role`` is given. Keys outside the chat shape are dropped.
+
+    Args:
+        value: The message as a mapping, or its text.
+        role: The role that the message must have. None allows all four.
+        call_id_prefix: Start of the ids that are filled in.
+
+    Returns:
+        A new, independent dictionary.
+
+    Raises:
+        MessageError: ``value`` is no message. The text names what was given and what is expected.
+    """
+    if isinstance(value, str) and role is not None:
+        value = {"role": role, "content": value}
+    if not isinstance(value, Mapping):
+        wanted = f"{role} message" if role else "chat message"
+        raise MessageError(
+            f"expected a {wanted}, a dictionary such as {{'role': {role or 'user'!r}, 'content': '...'}}; "
+            f"got {_short(value)}"
+        )
+    given_role = value.get("role", role)
+    if given_role not in ROLES:
+        raise MessageError(f"unknown role {_short(given_role)}; allowed are {', '.join(ROLES)}")
+    if role is not None and given_role != role:
+        raise MessageError(f"expected a message with role {role!r}, got one with role {given_role!r}")
+    message: Message = {"role": given_role, "content": _text(value.get("content"))}
+    reasoning = value.get("reasoning_content") or value.get("reasoning")
+    if isinstance(reasoning, str):
+        message["reasoning_content"] = reasoning
+    calls = value.get("tool_calls")
+    if calls:
+        if given_role != "assistant":
+            raise MessageError(f"only an assistant message may carry tool_calls, not one with role {given_role!r}")
+        message["tool_calls"] = _calls(calls, call_id_prefix)
+    for key in ("tool_call_id", "name"):
+        extra = value.get(key)
+        if extra is not None:
+            message[key] = str(extra)
+    return message
+
+
+def normalize_messages(values: Iterable[Any]) -> list[Message]:
+    """Normalise a whole history. Raises :class:`MessageError` as :func:`normalize_message` does."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise MessageError(f"expected a list of chat messages, got {_short(values)}")
+    return [normalize_message(value) for value in values]
+
+
+# What a chat server or a template leaves in the text when it did not understand a call. The list holds the call
+# openers of Hermes/Qwen, Llama 3, Mistral, DeepSeek and gpt-oss, and Qwen-Coder's function tags.
+_TOOL_MARKUP = re.compile(
+    r"</?tool_call>|<\|python_tag\|>|\[TOOL_CALLS\]|<｜tool▁calls?▁begin｜>|<function=|<\|channel\|>commentary to="
+)
+
+
+def malformed_reason(message: Message) -> str | None:
+    """Say why an assistant message counts as a parse failure, or return None.
+
+    This is the one malformed-call policy, for every kind of policy and for training and
+    evaluation alike: arguments that are no JSON object, or tool markup left in the text. An unknown tool
+    name or arguments that do not fit the schema are *not* malformed: the environment answers them.
+    """
+    for call in message.get("tool_calls", []):
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        if not name:
+            return "a tool call has no name"
+        try:
+            parsed = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            return f"the arguments of {name!r} are not valid JSON ({error}): {_short(arguments)}"
+        if not isinstance(parsed, dict):
+            return f"the arguments of {name!r} must be a JSON object, got {_short(arguments)}"
+    found = _TOOL_MARKUP.search(message.get("content", ""))
+    if found:
+        return f"the text holds unparsed tool-call markup {found.group()!r}"
+    return None
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = []
+        for part in content:
+            if isinstance(part, str):
+                parts.append(part)
+            elif isinstance(part, Mapping) and part.get("type") == "text":
+                parts.append(str(part.get("text", "")))
+            else:
+                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+                raise MessageError(f"llmgym is text only: a content part of type {kind!r} cannot be used")
+        return "".join(parts)
+    raise MessageError(f"content must be a string, got {_short(content)}")
+
+
+def _calls(calls: Any, call_id_prefix: str) -> list[ToolCall]:
+    if not isinstance(calls, list):
+        raise MessageError(f"tool_calls must be a list, got {_short(calls)}")
+    result: list[ToolCall] = []
+    used: set[str] = set()
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise MessageError(
+                f"a tool call looks like {{'id': ..., 'function': {{'name': ..., 'arguments': ...}}}}, got {_short(call)}"
+            )
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = "{}"
+        elif not isinstance(arguments, str):
+            arguments = json.dumps(arguments)
+        given = call.get("id")
+        call_id = given if isinstance(given, str) and given and given not in used else f"{call_id_prefix}{index}"
+        used.add(call_id)
+        result.append(
+            {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+        )
+    return result
+
+
+def _short(value: Any, limit: int = 120) -> str:
+    text = f"{type(value).__name__} {value!r}" if not isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def copy_message(message: Message) -> Message:
+    """An independent copy of a normalised message."""
+    copied = cast(Message, dict(message))
+    if "tool_calls" in copied:
+        copied["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {**call["function"]}} for call in copied["tool_calls"]
+        ]
+    return copied

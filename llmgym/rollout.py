@@ -1,0 +1,211 @@
+"""The one episode loop. Joins an environment and a policy, enforces limits, writes the record.
+
+Order of events, each turn: ``policy.act`` → normalise → malformed-call policy → ``env.step`` → end of
+episode (terminated, truncated, ``max_turns``). Nothing an environment or a policy raises leaves this module:
+it becomes the episode's stop reason. Cancellation passes through; ``close`` runs in every case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from llmgym.env import Env, StepResult
+from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn
+from llmgym.errors import EnvContractError, MessageError
+from llmgym.messages import Message, copy_message, malformed_reason, normalize_message, normalize_messages
+from llmgym.policy import Policy, PolicyTurn
+from llmgym.task import Task
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 30.0
+
+
+def derive_seed(*parts: Any) -> int:
+    """A 64-bit seed from any printable parts, the same in every process (``hash`` is not)."""
+    return int.from_bytes(hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()[:8], "big")
+
+
+async def run_episode(
+    env: Env,
+    task: Task,
+    policy: Policy,
+    limits: EpisodeLimits | None = None,
+    *,
+    seed: int = 0,
+    episode_index: int = 0,
+    env_id: str = "",
+    provenance: dict[str, Any] | None = None,
+) -> Episode:
+    """Run one whole episode and return its record.
+
+    Args:
+        env: A fresh environment; it is closed at the end, whatever happens.
+        task: What to solve. The environment gets a copy of its own.
+        policy: What acts; it is closed at the end too.
+        limits: What ends the episode from outside; None takes the defaults.
+        seed: The run seed. ``env.rng`` is seeded from it, the task's id and ``episode_index``.
+        episode_index: Number of this episode among those of the same task.
+        env_id: Recorded in the episode.
+        provenance: Recorded in the episode.
+
+    Returns:
+        The episode. Its reward is the final step's when the environment ended it,
+        ``limits.failed_parse_reward`` after a parse failure, and 0 otherwise.
+    """
+    limits = limits or EpisodeLimits()
+    episode = Episode(
+        task=task,
+        stop_reason=StopReason.ERROR,
+        env_id=env_id or f"{type(env).__module__}:{type(env).__qualname__}",
+        episode_index=episode_index,
+        seed=seed,
+        provenance=dict(provenance or {}),
+    )
+    try:
+        await _play(env, policy, limits, episode)
+    except _Stop as stop:
+        episode.stop_reason, episode.stop_detail = stop.reason, stop.detail
+    finally:
+        for name, closing in (("environment", env.close), ("policy", policy.close)):
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await closing()
+            except Exception as error:
+                episode.close_error = f"{name}.close: {_describe(error)}"
+                logger.debug("close failed", exc_info=True)
+    if episode.stop_reason is StopReason.PARSE_FAILURE:
+        episode.reward = limits.failed_parse_reward
+    return episode
+
+
+class _Stop(Exception):
+    """Ends :func:`_play` with a stop reason."""
+
+    def __init__(self, reason: StopReason, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class _EnvClock:
+    """Runs environment calls within one shared time budget."""
+
+    def __init__(self, budget_s: float | None) -> None:
+        self._budget_s = budget_s
+        self._left_s = budget_s
+
+    async def run(self, call: Awaitable[T], name: str) -> tuple[T, float]:
+        start = time.perf_counter()
+        try:
+            async with asyncio.timeout(None if self._left_s is None else max(self._left_s, 0.0)) as deadline:
+                result = await call
+        except Exception as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise _Stop(
+                    StopReason.TIMEOUT, f"{name} exceeded env_timeout_s={self._budget_s} of the episode"
+                ) from None
+            raise _Stop(StopReason.ERROR, f"{name} raised {_describe(error)}") from error
+        seconds = time.perf_counter() - start
+        if self._left_s is not None:
+            self._left_s -= seconds
+        return result, seconds
+
+
+async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episode) -> None:
+    env.rng = random.Random(derive_seed(episode.seed, episode.task.id, episode.episode_index))
+    clock = _EnvClock(limits.env_timeout_s)
+    opening, episode.reset_s = await clock.run(env.reset(copy.deepcopy(episode.task)), "reset")
+    try:
+        history = normalize_messages(opening)
+        episode.tool_specs = copy.deepcopy(list(env.tool_specs))
+    except Exception as error:
+        raise _Stop(StopReason.ERROR, f"after reset: {_describe(error)}") from error
+    episode.initial_messages = [copy_message(message) for message in history]
+    await _run_policy(policy.start(episode.task), limits, "start")
+
+    while True:
+        start = time.perf_counter()
+        acted = await _run_policy(
+            policy.act([copy_message(message) for message in history], copy.deepcopy(episode.tool_specs)), limits, "act"
+        )
+        turn, stop = _read(acted, len(episode.turns))
+        turn.policy_s = time.perf_counter() - start
+        if turn.message is not None or turn.tokens is not None or turn.raw_text is not None:
+            episode.turns.append(turn)
+        if stop is not None:
+            turn.failure = stop.detail or stop.reason
+            raise stop
+        message = turn.message
+        assert message is not None  # _read gives a message or a stop
+
+        result, turn.env_s = await clock.run(env.step(copy_message(message)), "step")
+        try:
+            _check_step_result(result)
+            after = normalize_messages(result.messages)
+        except Exception as error:
+            raise _Stop(StopReason.ERROR, f"after step: {_describe(error)}") from error
+        if after[: len(history) + 1] == [*history, message]:
+            turn.observation = [copy_message(added) for added in after[len(history) + 1 :]]
+        else:
+            turn.history_edited = True
+            turn.observation = [copy_message(kept) for kept in after]
+        history = after
+        turn.reward = float(result.reward)
+        if result.terminated or result.truncated:
+            episode.reward, episode.metrics = turn.reward, dict(result.metrics)
+            episode.stop_reason = StopReason.TERMINATED if result.terminated else StopReason.ENV
+            return
+        if len(episode.turns) >= limits.max_turns:
+            raise _Stop(StopReason.MAX_TURNS, f"{limits.max_turns} assistant turns ran")
+
+
+async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T:
+    try:
+        async with asyncio.timeout(limits.policy_timeout_s):
+            return await call
+    except Exception as error:
+        raise _Stop(StopReason.ERROR, f"policy.{name} raised {_describe(error)}") from error
+
+
+def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _Stop | None]:
+    """Apply the one malformed-call policy to what a policy returned."""
+    if not isinstance(acted, PolicyTurn):
+        acted = PolicyTurn(message=acted)  # type: ignore[arg-type]  # a string is normalised below
+    turn = Turn(raw_text=acted.raw_text, tokens=acted.tokens)
+    if acted.message is not None:
+        try:
+            turn.message = normalize_message(acted.message, role="assistant", call_id_prefix=f"call_{turn_index}_")
+        except MessageError as error:
+            return turn, _Stop(StopReason.PARSE_FAILURE, str(error))
+    if acted.stop is not None:
+        return turn, _Stop(acted.stop, acted.detail)
+    if turn.message is None:
+        return turn, _Stop(StopReason.ERROR, "policy.act returned neither a message nor a stop reason")
+    reason = malformed_reason(turn.message)
+    return turn, _Stop(StopReason.PARSE_FAILURE, reason) if reason else None
+
+
+def _check_step_result(result: Any) -> None:
+    if not isinstance(result, StepResult):
+        raise EnvContractError(f"step must return a StepResult, got {type(result).__name__} {result!r:.80}")
+    if not isinstance(result.reward, (int, float)) or not math.isfinite(result.reward):
+        raise EnvContractError(f"StepResult.reward must be a finite number, got {result.reward!r:.80}")
+    for name, value in result.metrics.items():
+        if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+            raise EnvContractError(
+                f"StepResult.metrics holds {name!r}: {value!r:.80}; use numbers, booleans or strings"
+            )
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

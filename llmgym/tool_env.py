@@ -1,0 +1,143 @@
+"""The common environment: a prompt, tools, and a score for the final answer. Owns dispatch and history."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Any
+
+from llmgym.env import Env, StepResult
+from llmgym.episode import TOOL_ERROR_PREFIX
+from llmgym.errors import ToolError, did_you_mean
+from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message
+from llmgym.task import Task
+from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
+
+
+class ToolEnv(Env):
+    """An episode in which the model calls tools until it answers without a call.
+
+    A subclass sets :attr:`system_prompt`, decorates methods with :func:`llmgym.tool` (or overrides
+    :meth:`tools`), and implements :meth:`score`. Tool calls of one message run in their order, each within
+    :attr:`tool_timeout_s`; each gets a tool message with its id. Whatever a tool raises becomes a
+    ``tool_error: …`` message the model can read. The episode terminates with an assistant message without
+    tool calls, or when a tool returns ``should_stop=True``.
+
+    Attributes:
+        system_prompt: Text of the system message; None leaves it out.
+        tool_timeout_s: Seconds one tool call may take; None for no limit.
+        max_result_chars: Longer tool results are cut, with a note that says so.
+        task: The task of this episode, set by :meth:`reset`.
+    """
+
+    system_prompt: str | None = None
+    tool_timeout_s: float | None = 30.0
+    max_result_chars: int = 20_000
+    task: Task
+
+    def tools(self) -> list[Tool]:
+        """The tools of this episode. By default the ``@tool`` methods, in the order of their definition."""
+        names: dict[str, None] = {}
+        for owner in reversed(type(self).__mro__):
+            names |= {name: None for name, value in vars(owner).items() if isinstance(value, FunctionTool)}
+        return [getattr(self, name) for name in names]
+
+    async def setup(self) -> None:
+        """Prepare the episode of ``self.task`` before the opening messages are built. Does nothing by default."""
+
+    def opening(self) -> list[Message]:
+        """The opening messages: the system prompt, when there is one, and the task's prompt."""
+        messages: list[Message] = []
+        if self.system_prompt is not None:
+            messages.append({"role": "system", "content": self.system_prompt})
+        messages.append({"role": "user", "content": self.task.prompt})
+        return messages
+
+    @abstractmethod
+    async def score(self, message: Message) -> float:
+        """Return the reward of the episode that ``message`` ends."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Diagnostics of the finished episode: turns, tool calls and tool errors. Extend it with your own."""
+        return {
+            "turns": self._turns,
+            "tool_calls": sum(self._call_counts.values()),
+            "tool_errors": self._tool_errors,
+            **{f"calls_{name}": count for name, count in self._call_counts.items() if name in self._tools},
+        }
+
+    async def reset(self, task: Task) -> list[Message]:
+        """Begin the episode. Subclasses override :meth:`setup` and :meth:`opening` instead."""
+        self.task = task
+        self._turns = 0
+        self._tool_errors = 0
+        self._call_counts: dict[str, int] = {}
+        self._ended = False
+        await self.setup()
+        self._tools = {tool.name: tool for tool in self.tools()}
+        self._messages = [copy_message(message) for message in self.opening()]
+        return self.messages
+
+    async def step(self, message: Message) -> StepResult:
+        """Run the message's tool calls, or score it as the answer when it has none."""
+        if self._ended:
+            raise RuntimeError("the episode has ended; call reset before the next step")
+        message = normalize_message(message, role="assistant", call_id_prefix=f"call_{self._turns}_")
+        self._turns += 1
+        self._messages.append(message)
+        calls = message.get("tool_calls", [])
+        self._ended = not calls
+        for call in calls:
+            if self._ended:
+                result = ToolResult(f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode")
+            else:
+                result = await self._run(call)
+                self._ended = result.should_stop
+            self._messages.append(
+                {
+                    "role": "tool",
+                    "content": self._cut(result.content),
+                    "tool_call_id": call["id"],
+                    "name": call["function"]["name"],
+                }
+            )
+        reward = float(await self.score(message)) if self._ended else 0.0
+        metrics = self.metrics() if self._ended else {}
+        return StepResult(self._ended, False, self.messages, reward, metrics)
+
+    @property
+    def tool_specs(self) -> list[ToolSpec]:
+        """Specifications of :meth:`tools`."""
+        return [tool_to_spec(tool) for tool in self.tools()]
+
+    @property
+    def messages(self) -> list[Message]:
+        """A copy of the history."""
+        return [copy_message(message) for message in self._messages]
+
+    async def _run(self, call: ToolCall) -> ToolResult:
+        name = call["function"]["name"]
+        self._call_counts[name] = self._call_counts.get(name, 0) + 1
+        try:
+            tool = self._tools.get(name)
+            if tool is None:
+                raise ToolError(
+                    f"there is no tool {name[:80]!r}; the tools are {', '.join(self._tools) or 'none'}."
+                    f"{did_you_mean(name[:80], self._tools)}"
+                )
+            async with asyncio.timeout(self.tool_timeout_s) as deadline:
+                return await tool.execute(call["function"]["arguments"])
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is the model's to read
+            self._tool_errors += 1
+            if isinstance(error, TimeoutError) and deadline.expired():
+                text = f"{name} took longer than {self.tool_timeout_s} s and was stopped"
+            elif isinstance(error, ToolError):
+                text = str(error)
+            else:
+                text = f"{type(error).__name__}: {error}"
+            return ToolResult(f"{TOOL_ERROR_PREFIX} {text}")
+
+    def _cut(self, content: str) -> str:
+        if len(content) <= self.max_result_chars:
+            return content
+        return content[: self.max_result_chars] + f"\n[cut: {self.max_result_chars} of {len(content)} characters shown]"

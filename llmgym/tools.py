@@ -1,0 +1,218 @@
+"""Tools a model can call: the protocol, and typed functions as tools. Knows no episode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, get_type_hints, overload, runtime_checkable
+
+import docstring_parser
+import pydantic
+
+from llmgym.errors import ToolError
+from llmgym.messages import ToolSpec
+
+T = TypeVar("T")
+
+
+@dataclass
+class ToolResult:
+    """What a tool answers.
+
+    Attributes:
+        content: The text of the tool message.
+        should_stop: Asks the environment to end the episode.
+    """
+
+    content: str
+    should_stop: bool = False
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Anything with these four members. ``parameters_schema`` is the JSON schema of the arguments."""
+
+    name: str
+    description: str
+    parameters_schema: dict[str, Any]
+
+    async def execute(self, arguments: str) -> ToolResult:
+        """Run the tool. ``arguments`` is the JSON text the model wrote; raise to report an error to the model."""
+        ...
+
+
+def tool_to_spec(tool: Tool) -> ToolSpec:
+    """Return the OpenAI-style specification of a tool, as chat templates and endpoints take it."""
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters_schema},
+    }
+
+
+class FunctionTool:
+    """A typed function as a :class:`Tool`. Made by :func:`tool`.
+
+    The JSON schema comes from the signature, descriptions from the docstring. Arguments are validated
+    and coerced with pydantic before the function runs. An ``async`` function runs on the event loop, any other
+    on a daemon thread of its own, so that a slow or hung call blocks nobody else.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        signature = inspect.signature(function)
+        hints = get_type_hints(function, include_extras=True)
+        docs = docstring_parser.parse(inspect.getdoc(function) or "")
+        about = {parameter.arg_name: parameter.description for parameter in docs.params}
+        fields: dict[str, Any] = {}
+        for parameter in signature.parameters.values():
+            if parameter.name == "self" and not fields:
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise TypeError(
+                    f"tool {function.__name__!r}: *args and **kwargs have no JSON schema; name each parameter"
+                )
+            if parameter.name not in hints:
+                raise TypeError(f"tool {function.__name__!r}: parameter {parameter.name!r} needs a type annotation")
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (
+                hints[parameter.name],
+                pydantic.Field(default=default, description=about.get(parameter.name)),
+            )
+        self.name = name or function.__name__
+        texts = [text for text in (docs.short_description, docs.long_description) if text]
+        self.description = description if description is not None else "\n\n".join(texts)
+        self._arguments_model = pydantic.create_model(
+            self.name, __config__=pydantic.ConfigDict(extra="forbid"), **fields
+        )
+        self.parameters_schema = _without_titles(self._arguments_model.model_json_schema())
+
+    def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
+        """Bind a decorated method to its object, as functions do."""
+        if instance is None:
+            return self
+        bound = object.__new__(FunctionTool)
+        bound.__dict__.update(self.__dict__)
+        bound._function = self._function.__get__(instance, owner)
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, without validation."""
+        return self._function(*args, **kwargs)
+
+    def validate(self, arguments: str) -> dict[str, Any]:
+        """Parse, check and coerce the JSON text of the arguments.
+
+        Raises:
+            ToolError: No JSON object, or it does not fit the signature; the text names each bad argument.
+        """
+        try:
+            parsed = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise ToolError(f"the arguments are not valid JSON: {error}") from None
+        if not isinstance(parsed, dict):
+            raise ToolError(f"the arguments must be a JSON object, got a {type(parsed).__name__}")
+        try:
+            model = self._arguments_model.model_validate(parsed)
+        except pydantic.ValidationError as error:
+            raise ToolError(_explain(error, self.name, list(self._arguments_model.model_fields))) from None
+        return {name: getattr(model, name) for name in self._arguments_model.model_fields}
+
+    async def execute(self, arguments: str) -> ToolResult:
+        """Validate ``arguments`` and run the function. A result that is no text becomes its JSON text."""
+        values = self.validate(arguments)
+        if inspect.iscoroutinefunction(self._function):
+            result = await self._function(**values)
+        else:
+            result = await run_in_daemon_thread(functools.partial(self._function, **values))
+        if isinstance(result, ToolResult):
+            return result
+        return ToolResult(result if isinstance(result, str) else json.dumps(result, default=str))
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Turn a typed function, or a method of a :class:`~llmgym.ToolEnv`, into a tool.
+
+    Args:
+        function: The function; its docstring's summary and ``Args:`` become the descriptions.
+        name: Name of the tool; None takes the function's.
+        description: Description of the tool; None takes the docstring's.
+
+    Raises:
+        TypeError: A parameter has no annotation, or is ``*args`` or ``**kwargs``.
+    """
+    if function is None:
+        return lambda wrapped: FunctionTool(wrapped, name=name, description=description)
+    return FunctionTool(function)
+
+
+def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
+    """Run a blocking function on a daemon thread of its own and await its result.
+
+    Not a pool: a call that hangs occupies its own thread only, and neither other episodes nor the exit of
+    the process wait for it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def work() -> None:
+        try:
+            setter, value = future.set_result, context.run(function)
+        except BaseException as error:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
+            setter, value = future.set_exception, error  # type: ignore[assignment]
+        try:
+            loop.call_soon_threadsafe(deliver, setter, value)
+        except RuntimeError:
+            pass  # the loop has closed: nobody waits for this result any more
+
+    threading.Thread(target=work, daemon=True, name="llmgym-tool").start()
+    return future
+
+
+def _explain(error: pydantic.ValidationError, tool_name: str, allowed: list[str]) -> str:
+    parts = []
+    for item in error.errors(include_url=False):
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            parts.append(f"unknown argument {where!r} (allowed: {', '.join(allowed) or 'none'})")
+        elif item["type"] == "missing":
+            parts.append(f"missing argument {where!r}")
+        else:
+            parts.append(f"argument {where!r}: {item['msg']}, got {item['input']!r:.80}")
+    return f"{tool_name}: " + "; ".join(parts)
+
+
+def _without_titles(schema: Any) -> Any:
+    """Drop the titles pydantic adds to schemas; they cost prompt tokens and say nothing."""
+    if isinstance(schema, dict):
+        return {
+            key: {name: _without_titles(value) for name, value in item.items()}
+            if key in ("properties", "$defs")
+            else _without_titles(item)
+            for key, item in schema.items()
+            if key != "title"
+        }
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    return schema

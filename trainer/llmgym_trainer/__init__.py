@@ -1,0 +1,1 @@
+"""Multi-turn GRPO on llmgym environments, on top of TRL."""
