@@ -1,0 +1,108 @@
+"""ToolUseGame-v0. Knows the hidden facts of one task and the score; how tasks are made is in ``tasks``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmgym import Message, ToolEnv, tool
+from llmgym.errors import TaskError, ToolError, did_you_mean
+from llmgym_environments.calculator import evaluate, format_number, parse_number
+
+
+class ToolUseGameEnv(ToolEnv):
+    """
+    ## Description
+    A task hides a table of facts, from key to whole number, and asks for a number that follows from some of
+    them. The policy cannot see the table: it looks facts up, calculates, and answers.
+
+    | level | table | question | look-ups |
+    | --- | --- | --- | --- |
+    | 1 | 4 facts | `What is amber plus cedar?`: two keys, plus or minus, never below 0 | 2 |
+    | 2 | 6 facts | `What is ( amber plus cedar ) times fox?`: three keys, two different operations | 3 |
+    | 3 | 8 to 12 facts | `What is the sum of all keys that begin with b times the sum of all keys that begin with c?`: \
+the keys have to be discovered | 4 to 6 |
+
+    Keys are single lower-case words and stand in the question as they stand in the table; facts are 1 to 99.
+
+    ## Tools
+    - `list_fact_keys()`: all keys of the table, alphabetically, separated by `, `.
+    - `lookup(key)`: the number of one key. An unknown key is an error that suggests the nearest.
+    - `calculator(expression)`: `+ - * / // % **`, signs and parentheses, exact
+      (:func:`llmgym_environments.calculator.evaluate`).
+
+    Several calls in one message are allowed; results come in their order.
+
+    ## Observation
+    The opening is a system message, which says how to answer, and the question as a user message. Each tool call
+    adds one tool message with its id: a bare result, or `tool_error: …`.
+
+    ## Action
+    One assistant message. With tool calls it runs them; without, its content is the final answer.
+
+    ## Rewards
+    1.0 when the final answer equals the target as a number, else 0.0; nothing in between. The whole content,
+    blanks around it aside, must be one number: `42`, `42.0` and `42.` are the same answer, while `The answer is
+    42` and a list of numbers are wrong. A constant guess at level 1 is right in less than 2 of 100 tasks.
+
+    ## Episode End
+    1. Termination: an assistant message without tool calls.
+    2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
+
+    ## Arguments
+    The environment takes none. Options of its tasks (`llmgym.tasks("ToolUseGame-v0", split, …)`):
+
+    | option | default | meaning |
+    | --- | --- | --- |
+    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
+    | `count` | 2000 train, 200 val, 200 test | number of tasks |
+    | `seed` | 0 | another seed gives other tasks; splits never share a table, whatever the seeds |
+
+    ## Metrics
+    - `turns`: assistant messages.
+    - `tool_calls`, and `calls_<tool>` for each tool that was called.
+    - `tool_errors`: calls answered with an error.
+    - `lookups`: look-ups that found a fact.
+
+    ## Version History
+    - v0: first version.
+    """
+
+    system_prompt = "Use the tools. Then reply with only the number."
+
+    async def setup(self) -> None:
+        """Take the facts from the task. Raises :class:`TaskError` when it has none, or no number as target."""
+        facts = self.task.metadata.get("facts")
+        if not isinstance(facts, dict) or not all(isinstance(value, int) for value in facts.values()):
+            raise TaskError(f"metadata['facts'] must map keys to whole numbers, got {facts!r:.80}")
+        target = parse_number(str(self.task.target))
+        if target is None:
+            raise TaskError(f"the target of a task of this game must be a number, got {self.task.target!r:.80}")
+        self._facts: dict[str, int] = facts
+        self._target = target
+        self._lookups = 0
+
+    @tool
+    async def list_fact_keys(self) -> str:
+        """List all keys."""
+        return ", ".join(self._facts)
+
+    @tool
+    async def lookup(self, key: str) -> str:
+        """Get the number of a key."""
+        if key not in self._facts:
+            raise ToolError(f"no key {key[:40]!r}; list_fact_keys lists them.{did_you_mean(key[:40], self._facts)}")
+        self._lookups += 1
+        return str(self._facts[key])
+
+    @tool
+    async def calculator(self, expression: str) -> str:
+        """Calculate."""
+        return format_number(evaluate(expression))
+
+    async def score(self, message: Message) -> float:
+        """1.0 when the content is the target and nothing else, compared as numbers."""
+        return float(parse_number(message["content"]) == self._target)
+
+    def metrics(self) -> dict[str, Any]:
+        """See the class's section Metrics."""
+        return {**super().metrics(), "lookups": self._lookups}

@@ -1,0 +1,143 @@
+"""The tasks of ToolUseGame-v0, generated from a seed. Knows facts and questions; knows neither tools nor messages.
+
+Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A table
+of facts belongs to one split: a hash of the table alone says to which, whatever the level, the seed or the count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from llmgym import Task
+from llmgym.rollout import derive_seed
+from llmgym_environments.calculator import evaluate
+from llmgym_environments.task_options import chosen_levels, split_count, whole_number
+
+T = TypeVar("T")
+
+LEVELS = (1, 2, 3)
+WORDS = (
+    *("acorn", "amber", "anchor", "apple"),
+    *("barn", "basil", "birch", "bread"),
+    *("candle", "cedar", "cloud", "coral"),
+    *("daisy", "delta", "drum", "dune"),
+    *("feather", "fern", "flint", "fox"),
+    *("garden", "ginger", "grape", "gull"),
+    *("lake", "lemon", "lily", "lion"),
+    *("maple", "meadow", "mint", "moss"),
+    *("pearl", "pepper", "pine", "plum"),
+    *("rain", "reed", "river", "rose"),
+    *("sage", "salt", "shell", "stone"),
+    *("thorn", "tiger", "tulip", "tower"),
+)
+OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
+_KEY = re.compile(r"[a-z]+")
+
+
+def generate_tasks(
+    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
+) -> list[Task]:
+    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
+
+    Args:
+        split: ``"train"``, ``"val"`` or ``"test"``. No table of facts occurs in two of them.
+        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
+        count: Number of tasks; None for 2000 in train and 200 in val and test.
+        seed: Another seed gives other tasks of the same split.
+
+    Returns:
+        Tasks with a whole number as ``target`` and this ``metadata``: ``level``; ``facts``, the hidden table from
+        key to whole number, 1 to 99; ``expression``, the solution in terms of keys, such as ``"amber+cedar"``.
+
+    Raises:
+        TaskError: An unknown split or level, or a count or seed that is no whole number.
+    """
+    wanted = split_count(split, count)
+    seed = whole_number("seed", seed)
+    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
+    return [next(streams[index % len(streams)]) for index in range(wanted)]
+
+
+def fill_in(expression: str, facts: Mapping[str, int]) -> str:
+    """Replace the keys in an expression by their numbers: ``"amber+cedar"`` becomes ``"12+34"``."""
+    return _KEY.sub(lambda key: str(facts[key.group()]), expression)
+
+
+def keys_of(expression: str) -> list[str]:
+    """The keys in an expression, in their order, each once."""
+    return list(dict.fromkeys(_KEY.findall(expression)))
+
+
+def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
+    rng = random.Random(derive_seed("ToolUseGame-v0", split, level, seed))
+    make = _MAKERS[level]
+    seen: set[str] = set()
+    while True:
+        facts, prompt, expression = make(rng)
+        table = json.dumps(facts)
+        if _split_of(table) != split or table in seen:
+            continue
+        seen.add(table)
+        target = evaluate(fill_in(expression, facts)).numerator
+        yield Task(prompt, target, {"level": level, "facts": facts, "expression": expression})
+
+
+def _split_of(table: str) -> str:
+    part = hashlib.sha256(table.encode()).digest()[0] % 8
+    return "val" if part == 0 else "test" if part == 1 else "train"
+
+
+def _level_1(rng: random.Random) -> tuple[dict[str, int], str, str]:
+    facts = _facts(rng, _draw(rng, WORDS, 4))
+    first, second = _draw(rng, list(facts), 2)
+    word = _draw(rng, ["plus", "minus"], 1)[0]
+    if word == "minus" and facts[first] < facts[second]:
+        first, second = second, first
+    return facts, f"What is {first} {word} {second}?", f"{first}{OPERATORS[word]}{second}"
+
+
+def _level_2(rng: random.Random) -> tuple[dict[str, int], str, str]:
+    facts = _facts(rng, _draw(rng, WORDS, 6))
+    a, b, c = _draw(rng, list(facts), 3)
+    inner, outer = _draw(rng, list(OPERATORS), 2)
+    prompt = f"What is ( {a} {inner} {b} ) {outer} {c}?"
+    return facts, prompt, f"({a}{OPERATORS[inner]}{b}){OPERATORS[outer]}{c}"
+
+
+def _level_3(rng: random.Random) -> tuple[dict[str, int], str, str]:
+    letters = _draw(rng, sorted({word[0] for word in WORDS}), 4)
+    groups = [_draw(rng, [word for word in WORDS if word[0] == letter], 2 + _below(rng, 2)) for letter in letters]
+    facts = _facts(rng, [word for group in groups for word in group])
+    word = _draw(rng, list(OPERATORS), 1)[0]
+    prompt = (
+        f"What is the sum of all keys that begin with {letters[0]} {word} "
+        f"the sum of all keys that begin with {letters[1]}?"
+    )
+    left, right = ("+".join(sorted(group)) for group in groups[:2])
+    return facts, prompt, f"({left}){OPERATORS[word]}({right})"
+
+
+_MAKERS: dict[int, Callable[[random.Random], tuple[dict[str, int], str, str]]] = {1: _level_1, 2: _level_2, 3: _level_3}
+
+
+def _facts(rng: random.Random, keys: Sequence[str]) -> dict[str, int]:
+    return {key: 1 + _below(rng, 99) for key in sorted(keys)}
+
+
+def _draw(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
+    """``count`` different items in random order."""
+    left = list(items)
+    return [left.pop(_below(rng, len(left))) for _ in range(count)]
+
+
+def _below(rng: random.Random, limit: int) -> int:
+    return int(rng.random() * limit)
+
+
+TOOL_USE_GAME_TASKS: tuple[Task, ...] = tuple(generate_tasks("train", level=1, count=64))
+"""A small bundled list: the first 64 training tasks of level 1."""
