@@ -150,7 +150,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
 
         result, turn.env_s = await clock.run(env.step(copy_message(message)), "step")
         try:
-            _check_step_result(result)
+            check_step_result(result)
             after = normalize_messages(result.messages)
         except Exception as error:
             raise _Stop(StopReason.ERROR, f"after step: {_describe(error)}") from error
@@ -195,7 +195,8 @@ def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _St
     return turn, _Stop(StopReason.PARSE_FAILURE, reason) if reason else None
 
 
-def _check_step_result(result: Any) -> None:
+def check_step_result(result: Any) -> None:
+    """Raise :class:`EnvContractError` when ``result`` is not what :meth:`Env.step` must return."""
     if not isinstance(result, StepResult):
         raise EnvContractError(f"step must return a StepResult, got {type(result).__name__} {result!r:.80}")
     if not isinstance(result.reward, (int, float)) or not math.isfinite(result.reward):
