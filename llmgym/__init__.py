@@ -4,11 +4,13 @@ from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
+from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
 from llmgym.rollout import run_episode
 from llmgym.task import Task, load_tasks, save_tasks
 from llmgym.tool_env import ToolEnv
 from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
+from llmgym.versions import provenance
 
 __version__ = "0.1.0"
 
@@ -16,6 +18,7 @@ __all__ = [
     "Env",
     "Episode",
     "EpisodeLimits",
+    "EpisodeWriter",
     "Message",
     "Policy",
     "PolicyTurn",
@@ -30,16 +33,22 @@ __all__ = [
     "ToolSpec",
     "Turn",
     "TurnTokens",
+    "compare_replay",
     "expert_policy",
+    "iter_episodes",
     "load_tasks",
     "normalize_message",
+    "provenance",
+    "read_episodes",
     "register",
     "registered_ids",
+    "replay",
     "run_episode",
     "save_tasks",
     "tasks",
     "tool",
     "tool_to_spec",
+    "write_episodes",
 ]
 
 register(

@@ -133,6 +133,7 @@ class Episode:
         episode_index: Number of this episode among those of its task.
         seed: The run seed; with task id and index it determines ``env.rng``.
         close_error: The exception of a raising ``close``, which changes nothing else.
+        limits: The limits it ran under.
         provenance: Versions, template hash and whatever else tells where the episode comes from.
         reset_s: Seconds in ``reset``.
     """
@@ -149,6 +150,7 @@ class Episode:
     episode_index: int = 0
     seed: int = 0
     close_error: str | None = None
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     provenance: dict[str, Any] = field(default_factory=dict)
     reset_s: float = 0.0
 

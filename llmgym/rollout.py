@@ -23,6 +23,7 @@ from llmgym.errors import EnvContractError, MessageError
 from llmgym.messages import Message, copy_message, malformed_reason, normalize_message, normalize_messages
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.task import Task
+from llmgym.versions import provenance as software_provenance
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ async def run_episode(
         seed: The run seed. ``env.rng`` is seeded from it, the task's id and ``episode_index``.
         episode_index: Number of this episode among those of the same task.
         env_id: Recorded in the episode.
-        provenance: Recorded in the episode.
+        provenance: Recorded in the episode, beside the versions of Python, packages and environment.
 
     Returns:
         The episode. Its reward is the final step's when the environment ended it,
@@ -70,7 +71,8 @@ async def run_episode(
         env_id=env_id or f"{type(env).__module__}:{type(env).__qualname__}",
         episode_index=episode_index,
         seed=seed,
-        provenance=dict(provenance or {}),
+        limits=limits,
+        provenance={**software_provenance(type(env)), **(provenance or {})},
     )
     try:
         await _play(env, policy, limits, episode)

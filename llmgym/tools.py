@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -181,10 +182,8 @@ def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
             setter, value = future.set_result, context.run(function)
         except BaseException as error:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
             setter, value = future.set_exception, error  # type: ignore[assignment]
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this result any more
             loop.call_soon_threadsafe(deliver, setter, value)
-        except RuntimeError:
-            pass  # the loop has closed: nobody waits for this result any more
 
     threading.Thread(target=work, daemon=True, name="llmgym-tool").start()
     return future
