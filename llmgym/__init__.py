@@ -2,11 +2,14 @@
 
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens
+from llmgym.from_gym import from_gym
+from llmgym.gym_env import MessageEnv
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
 from llmgym.rollout import run_episode
+from llmgym.spaces import MessageSpace
 from llmgym.task import Task, load_tasks, save_tasks
 from llmgym.tool_env import ToolEnv
 from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
@@ -20,6 +23,8 @@ __all__ = [
     "EpisodeLimits",
     "EpisodeWriter",
     "Message",
+    "MessageEnv",
+    "MessageSpace",
     "Policy",
     "PolicyTurn",
     "ScriptedPolicy",
@@ -35,6 +40,7 @@ __all__ = [
     "TurnTokens",
     "compare_replay",
     "expert_policy",
+    "from_gym",
     "iter_episodes",
     "load_tasks",
     "normalize_message",

@@ -16,6 +16,7 @@ import gymnasium
 
 from llmgym.env import Env
 from llmgym.errors import TaskError, UnknownEnvironmentError, did_you_mean
+from llmgym.from_gym import from_gym
 from llmgym.policy import Policy
 from llmgym.task import Task, check_unique_ids
 
@@ -28,7 +29,7 @@ class EnvEntry:
 
     Attributes:
         id: Name and version, such as ``"ToolUseGame-v0"``.
-        env: An :class:`Env` subclass that needs no arguments, or a function ``task -> Env``.
+        env: An :class:`Env` or ``gymnasium.Env`` subclass that needs no arguments, or a function ``task -> Env``.
         tasks: A list of tasks, a mapping from split to list, or a function ``(split, **options) -> list``.
         expert: A :class:`Policy` subclass that needs no arguments, or a function ``() -> Policy``.
     """
@@ -102,23 +103,26 @@ def find(reference: str) -> EnvEntry:
     """Resolve what a user may write for an environment.
 
     Args:
-        reference: A registered id; ``"module:Id-v0"``, which imports the module first, as in Gymnasium;
-            ``"module:Class"``; or ``"path/to/file.py:Class"``.
+        reference: An id registered here or, over message lists, with Gymnasium alone; ``"module:Id-v0"``, which
+            imports the module first, as in Gymnasium; ``"module:Class"``; or ``"path/to/file.py:Class"``.
 
     Raises:
         UnknownEnvironmentError: Nothing is found; the text names the nearest known id.
     """
-    if reference in _ENTRIES:
-        return _ENTRIES[reference]
+    entry = _registered(reference)
+    if entry is not None:
+        return entry
     where, colon, name = reference.rpartition(":")
     if colon:
         module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
-        if name in _ENTRIES:
-            return _ENTRIES[name]
+        entry = _registered(name)
+        if entry is not None:
+            return entry
         target = getattr(module, name, None)
         if callable(target):
             return EnvEntry(reference, target)
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, Env)]
+        bases = (Env, gymnasium.Env)
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, bases)]
         raise UnknownEnvironmentError(
             f"{where} has no environment {name!r}; it defines {', '.join(classes) or 'none'}.{did_you_mean(name, classes)}"
         )
@@ -158,11 +162,19 @@ def expert_policy(id: str) -> Policy:
 
 
 def env_factory(target: Any) -> Callable[[Task], Env]:
-    """Turn an :class:`Env` subclass or a function of the task into a function of the task."""
+    """Turn an :class:`Env` or ``gymnasium.Env`` subclass, or a function of the task, into a function of the task."""
     if inspect.isclass(target) and issubclass(target, Env):
         return lambda task: target()
+    if inspect.isclass(target) and issubclass(target, gymnasium.Env):
+        return lambda task: from_gym(target)
     factory: Callable[[Task], Env] = target
     return factory
+
+
+def _registered(id: str) -> EnvEntry | None:
+    if id not in _ENTRIES and id in gymnasium.registry:
+        return EnvEntry(id, lambda task: from_gym(id))
+    return _ENTRIES.get(id)
 
 
 def _load(target: Any) -> Any:
