@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,7 +120,7 @@ class Codec:
 
         prompt = self._try_text([_USER], [_PROBE_TOOL], True)
         answer, call = (self._try_text([_USER, message], [_PROBE_TOOL], False) for message in (_ANSWER, _CALL))
-        ends = [self._last_special(text[len(os.path.commonprefix([prompt, text])) :]) for text in (answer, call)]
+        ends = [self._last_special(_after(prompt, text)) for text in (answer, call)]
         self.end_of_turn_ids = frozenset(index for index in ends if index is not None)
         if not self.end_of_turn_ids:
             raise ConfigError(f"the chat template ends assistant messages without a special token; {_REMEDY}")
@@ -129,7 +128,7 @@ class Codec:
         self.stop_token_ids: frozenset[int] = self.end_of_turn_ids | eos | frozenset(extra_stop_ids)
         header = prompt.rpartition(_USER["content"])[2]
         self._opens_reasoning = header.rfind(THINK_OPEN) > header.rfind(THINK_CLOSE)
-        self.call_format = self._detect_format(call[len(os.path.commonprefix([prompt, call])) :])
+        self.call_format = self._detect_format(_after(prompt, call))
         markup = (THINK_OPEN, THINK_CLOSE, *(self.call_format.markup if self.call_format else ()))
         self._control_ids = {index for index, text in self._special.items() if text not in markup}
 
@@ -226,12 +225,13 @@ class Codec:
                 "the chat template writes tool calls in no format known here "
                 f"({', '.join(known.name for known in CALL_FORMATS)}); {_REMEDY}"
             )
-        for what, messages, shown in (
+        cases: list[tuple[str, list[Message], list[Message]]] = [
             ("a tool result", [*ask, _CALL, _RESULT], [_RESULT]),
             ("a second turn", [*ask, _CALL, _RESULT, _ANSWER, _USER_2], [_RESULT, _ANSWER, _USER_2]),
             ("a user message after a tool result", [*ask, _CALL, _RESULT, _USER_2], [_RESULT, _USER_2]),
-            ("an empty message", [*ask, _CALL, {**_RESULT, "content": ""}, _EMPTY, _USER_2], [_USER_2]),
-        ):
+            ("an empty message", [*ask, _CALL, _EMPTY_RESULT, _EMPTY, _USER_2], [_USER_2]),
+        ]
+        for what, messages, shown in cases:
             text = self._try_text(messages, tools, True)
             if any(message["content"] not in text for message in shown):
                 raise ConfigError(f"the chat template leaves out {what}; {_REMEDY}")
@@ -239,7 +239,7 @@ class Codec:
             call_format=self.call_format.name,
             end_of_turn=tuple(sorted(self._special[index] for index in self.end_of_turn_ids)),
             parallel_calls=self._allows_parallel_calls(),
-            rewrites=tuple(what for what, *situation in _SITUATIONS if not self._keeps(*situation)),
+            rewrites=tuple(what for what, reasoning, old, new in _SITUATIONS if not self._keeps(reasoning, old, new)),
         )
 
     def _text(self, messages: list[Message], tool_specs: list[ToolSpec], add_generation_prompt: bool) -> str:
@@ -287,8 +287,7 @@ class Codec:
 
     def _shows(self, history: list[Message], tool_specs: list[ToolSpec], rendered: str) -> bool:
         """Whether a rendering of the history holds the last message's reasoning and content."""
-        start = os.path.commonprefix([self._text(history[:-1], tool_specs, True), rendered])
-        segment = rendered[len(start) :]
+        segment = _after(self._text(history[:-1], tool_specs, True), rendered)
         last = history[-1]
         return all(part.strip() in segment for part in (last.get("reasoning_content", ""), last.get("content", "")))
 
@@ -310,7 +309,7 @@ class Codec:
             sampled["reasoning_content"] = reasoning
         prompt = self._text(history[:-1], tools, True)
         plain = self._text([*history[:-1], {**sampled, "reasoning_content": ""}], tools, False)
-        completion = plain[len(os.path.commonprefix([prompt, plain])) :]
+        completion = _after(prompt, plain)
         _, completion = split_reasoning(completion, opened=False)
         if reasoning:
             opening = "" if self._opens_reasoning else f"{THINK_OPEN}\n"
@@ -321,6 +320,11 @@ class Codec:
         assert end is not None  # checked at construction
         completion = completion[: completion.rindex(self._special[end]) + len(self._special[end])]
         return self.extend([*history[:-1], sampled], new, tools, self._encode(prompt + completion)) is not None
+
+
+def _after(prompt: str, text: str) -> str:
+    """The part of a text behind what it has in common with the start of a prompt."""
+    return text[next((at for at, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(prompt)) :]
 
 
 def _message(content: str, reasoning: str, calls: list[ParsedCall], call_id_prefix: str) -> Message:
@@ -375,6 +379,8 @@ _ANSWER: Message = {"role": "assistant", "content": "probe answer"}
 _EMPTY: Message = {"role": "assistant", "content": ""}
 _CALL: Message = {"role": "assistant", "content": "", "tool_calls": [_tool_call("call_0")]}
 _RESULT: Message = {"role": "tool", "content": "probe result", "tool_call_id": "call_0", "name": _PROBE_NAME}
+
+_EMPTY_RESULT: Message = {**_RESULT, "content": ""}
 
 _SITUATIONS: tuple[tuple[str, str, list[Message], list[Message]], ...] = (
     ("a tool result", "", [_USER, _CALL], [_RESULT]),

@@ -36,8 +36,11 @@ class CallFormat(Protocol):
         markup: Texts that belong to the format; tokenizers have them as tokens of their own.
     """
 
-    name: str
-    markup: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def markup(self) -> tuple[str, ...]: ...
 
     def split(self, text: str) -> tuple[str, list[ParsedCall]]:
         """Split a text into its content and its calls. Raises :class:`ParseError`."""
