@@ -103,10 +103,27 @@ def normalize_message(value: Any, *, role: Role | None = None, call_id_prefix: s
 
 
 def normalize_messages(values: Iterable[Any]) -> list[Message]:
-    """Normalise a whole history. Raises :class:`MessageError` as :func:`normalize_message` does."""
+    """Normalise a whole history.
+
+    Beside what :func:`normalize_message` does, a tool message without an id gets the id of the first call before it
+    that has no result yet.
+
+    Raises:
+        MessageError: As :func:`normalize_message`, or ``values`` is no list.
+    """
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise MessageError(f"expected a list of chat messages, got {_short(values)}")
-    return [normalize_message(value) for value in values]
+    messages = [normalize_message(value) for value in values]
+    open_ids: list[str] = []
+    for message in messages:
+        if message["role"] == "assistant":
+            open_ids = [call["id"] for call in message.get("tool_calls", [])]
+        elif message["role"] == "tool":
+            if "tool_call_id" not in message and open_ids:
+                message["tool_call_id"] = open_ids[0]
+            if message.get("tool_call_id") in open_ids:
+                open_ids.remove(message["tool_call_id"])
+    return messages
 
 
 # What a chat server or a template leaves in the text when it did not understand a call. The list holds the call
@@ -162,6 +179,7 @@ def _calls(calls: Any, call_id_prefix: str) -> list[ToolCall]:
     if not isinstance(calls, list):
         raise MessageError(f"tool_calls must be a list, got {_short(calls)}")
     result: list[ToolCall] = []
+    given = [call.get("id") for call in calls if isinstance(call, Mapping)]
     used: set[str] = set()
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -173,14 +191,24 @@ def _calls(calls: Any, call_id_prefix: str) -> list[ToolCall]:
         if arguments is None:
             arguments = "{}"
         elif not isinstance(arguments, str):
-            arguments = json.dumps(arguments)
-        given = call.get("id")
-        call_id = given if isinstance(given, str) and given and given not in used else f"{call_id_prefix}{index}"
+            arguments = _json_text(arguments)
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id or call_id in used:
+            call_id = f"{call_id_prefix}{index}"
+            while call_id in used or call_id in given:
+                call_id += "_"
         used.add(call_id)
         result.append(
             {"id": call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
         )
     return result
+
+
+def _json_text(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(f"tool-call arguments must be JSON text or a JSON object: {error}") from error
 
 
 def _short(value: Any, limit: int = 120) -> str:

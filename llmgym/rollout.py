@@ -12,6 +12,7 @@ import copy
 import hashlib
 import logging
 import math
+import numbers
 import random
 import time
 from collections.abc import Awaitable
@@ -34,7 +35,9 @@ CLOSE_TIMEOUT_S = 30.0
 
 def derive_seed(*parts: Any) -> int:
     """A 64-bit seed from any printable parts, the same in every process (``hash`` is not)."""
-    return int.from_bytes(hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()[:8], "big")
+    return int.from_bytes(
+        hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()[:8], "big"
+    )
 
 
 async def run_episode(
@@ -79,13 +82,15 @@ async def run_episode(
     except _Stop as stop:
         episode.stop_reason, episode.stop_detail = stop.reason, stop.detail
     finally:
+        errors: list[str] = []
         for name, closing in (("environment", env.close), ("policy", policy.close)):
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await closing()
             except Exception as error:
-                episode.close_error = f"{name}.close: {_describe(error)}"
+                errors.append(f"{name}.close: {_describe(error)}")
                 logger.debug("close failed", exc_info=True)
+        episode.close_error = "; ".join(errors) or None
     if episode.stop_reason is StopReason.PARSE_FAILURE:
         episode.reward = limits.failed_parse_reward
     return episode
@@ -108,19 +113,28 @@ class _EnvClock:
 
     async def run(self, call: Awaitable[T], name: str) -> tuple[T, float]:
         start = time.perf_counter()
+        timeout = _Stop(StopReason.TIMEOUT, f"{name} exceeded env_timeout_s={self._budget_s} of the episode")
         try:
             async with asyncio.timeout(None if self._left_s is None else max(self._left_s, 0.0)) as deadline:
                 result = await call
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _cancelled_from_outside(error):
+                raise
             if isinstance(error, TimeoutError) and deadline.expired():
-                raise _Stop(
-                    StopReason.TIMEOUT, f"{name} exceeded env_timeout_s={self._budget_s} of the episode"
-                ) from None
+                raise timeout from None
             raise _Stop(StopReason.ERROR, f"{name} raised {_describe(error)}") from error
         seconds = time.perf_counter() - start
         if self._left_s is not None:
             self._left_s -= seconds
+            if self._left_s < 0:  # a call that never awaits cannot be cut, only noticed afterwards
+                raise timeout
         return result, seconds
+
+
+def _cancelled_from_outside(error: BaseException) -> bool:
+    """Tell the cancellation of this episode from a CancelledError that the environment or the engine raised itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episode) -> None:
@@ -175,7 +189,9 @@ async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T
     try:
         async with asyncio.timeout(limits.policy_timeout_s):
             return await call
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if _cancelled_from_outside(error):
+            raise
         raise _Stop(StopReason.ERROR, f"policy.{name} raised {_describe(error)}") from error
 
 
@@ -201,7 +217,7 @@ def check_step_result(result: Any) -> None:
     """Raise :class:`EnvContractError` when ``result`` is not what :meth:`Env.step` must return."""
     if not isinstance(result, StepResult):
         raise EnvContractError(f"step must return a StepResult, got {type(result).__name__} {result!r:.80}")
-    if not isinstance(result.reward, (int, float)) or not math.isfinite(result.reward):
+    if not isinstance(result.reward, numbers.Real) or not math.isfinite(result.reward):
         raise EnvContractError(f"StepResult.reward must be a finite number, got {result.reward!r:.80}")
     for name, value in result.metrics.items():
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):

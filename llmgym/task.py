@@ -66,7 +66,8 @@ class Task:
                 )
         if "prompt" not in value:
             raise TaskError(f"a task needs a 'prompt'; got the fields {sorted(value)}")
-        return cls(value["prompt"], value.get("target"), dict(value.get("metadata") or {}), value.get("id") or "")
+        metadata, id = value.get("metadata"), value.get("id")
+        return cls(value["prompt"], value.get("target"), {} if metadata is None else metadata, "" if id is None else id)
 
 
 def load_tasks(path: str | Path) -> list[Task]:
@@ -78,13 +79,17 @@ def load_tasks(path: str | Path) -> list[Task]:
     path = Path(path)
     if not path.is_file():
         raise TaskError(f'there is no task file {str(path)!r}; give a JSONL file with one {{"prompt": ...}} a line')
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"the task file {str(path)!r} is not UTF-8: {error}") from error
     tasks = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines would also cut at U+2028 inside a string
         if not line.strip():
             continue
         try:
             tasks.append(Task.from_json(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"{path}:{number}: {error}") from error
     if not tasks:
         raise TaskError(f"the task file {str(path)!r} holds no task")

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
-from llmgym.errors import ToolError, did_you_mean
+from llmgym.errors import EnvContractError, ToolError, did_you_mean
 from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message
 from llmgym.task import Task
 from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
@@ -92,6 +92,10 @@ class ToolEnv(Env):
                 result = ToolResult(f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode")
             else:
                 result = await self._run(call)
+                if not isinstance(result, ToolResult) or not isinstance(result.content, str):
+                    raise EnvContractError(
+                        f"tool {call['function']['name']!r} must return a ToolResult with text, got {result!r:.80}"
+                    )
                 self._ended = result.should_stop
             self._messages.append(
                 {

@@ -17,6 +17,7 @@ import docstring_parser
 import pydantic
 
 from llmgym.errors import ToolError
+from llmgym.isolation import address_of, call_isolated
 from llmgym.messages import ToolSpec
 
 T = TypeVar("T")
@@ -61,36 +62,48 @@ class FunctionTool:
 
     The JSON schema comes from the signature, descriptions from the docstring. Arguments are validated
     and coerced with pydantic before the function runs. An ``async`` function runs on the event loop, any other
-    on a daemon thread of its own, so that a slow or hung call blocks nobody else.
+    on a daemon thread of its own, so that a slow or hung call blocks nobody else. An isolated one runs in a process
+    of its own, which is killed when the call is cut.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        isolated: bool = False,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = function
+        self._address = address_of(function) if isolated else None
         signature = inspect.signature(function)
         hints = get_type_hints(function, include_extras=True)
         docs = docstring_parser.parse(inspect.getdoc(function) or "")
         about = {parameter.arg_name: parameter.description for parameter in docs.params}
         fields: dict[str, Any] = {}
+        names: list[str] = []
         for parameter in signature.parameters.values():
             if parameter.name == "self" and not fields:
                 continue
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise TypeError(
-                    f"tool {function.__name__!r}: *args and **kwargs have no JSON schema; name each parameter"
+                    f"tool {function.__name__!r}: parameter {str(parameter)!r} cannot be given by name; "
+                    "*args, **kwargs and positional-only parameters have no JSON schema"
                 )
             if parameter.name not in hints:
                 raise TypeError(f"tool {function.__name__!r}: parameter {parameter.name!r} needs a type annotation")
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (
-                hints[parameter.name],
-                pydantic.Field(default=default, description=about.get(parameter.name)),
-            )
+            # The parameter's name is the alias: as a field's name, `schema` or `_x` would clash with pydantic.
+            info: dict[str, Any] = {"alias": parameter.name}
+            if about.get(parameter.name):
+                info["description"] = about[parameter.name]
+            fields[f"argument_{len(fields)}"] = (hints[parameter.name], pydantic.Field(default=default, **info))
+            names.append(parameter.name)
         self.name = name or function.__name__
         texts = [text for text in (docs.short_description, docs.long_description) if text]
         self.description = description if description is not None else "\n\n".join(texts)
+        self._names = names
         self._arguments_model = pydantic.create_model(
             self.name, __config__=pydantic.ConfigDict(extra="forbid"), **fields
         )
@@ -98,7 +111,7 @@ class FunctionTool:
 
     def __get__(self, instance: Any, owner: type | None = None) -> FunctionTool:
         """Bind a decorated method to its object, as functions do."""
-        if instance is None:
+        if instance is None or self._address is not None:
             return self
         bound = object.__new__(FunctionTool)
         bound.__dict__.update(self.__dict__)
@@ -124,29 +137,40 @@ class FunctionTool:
         try:
             model = self._arguments_model.model_validate(parsed)
         except pydantic.ValidationError as error:
-            raise ToolError(_explain(error, self.name, list(self._arguments_model.model_fields))) from None
-        return {name: getattr(model, name) for name in self._arguments_model.model_fields}
+            raise ToolError(_explain(error, self.name, self._names)) from None
+        return {
+            name: getattr(model, field)
+            for field, name in zip(self._arguments_model.model_fields, self._names, strict=True)
+        }
 
     async def execute(self, arguments: str) -> ToolResult:
         """Validate ``arguments`` and run the function. A result that is no text becomes its JSON text."""
         values = self.validate(arguments)
+        if self._address is not None:
+            return ToolResult(**await call_isolated(self._address, arguments))
         if inspect.iscoroutinefunction(self._function):
-            result = await self._function(**values)
-        else:
-            result = await run_in_daemon_thread(functools.partial(self._function, **values))
-        if isinstance(result, ToolResult):
-            return result
-        return ToolResult(result if isinstance(result, str) else json.dumps(result, default=str))
+            return _as_result(await self._function(**values))
+        return _as_result(await run_in_daemon_thread(functools.partial(self._function, **values)))
+
+    def run_here(self, arguments: str) -> ToolResult:
+        """Run the function in this thread, without an event loop around it: the child's half of an isolated call."""
+        result = self._function(**self.validate(arguments))
+        return _as_result(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
 
 @overload
 def tool(function: Callable[..., Any], /) -> FunctionTool: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None
+    *, name: str | None = None, description: str | None = None, isolated: bool = False
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    isolated: bool = False,
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Turn a typed function, or a method of a :class:`~llmgym.ToolEnv`, into a tool.
 
@@ -154,13 +178,23 @@ def tool(
         function: The function; its docstring's summary and ``Args:`` become the descriptions.
         name: Name of the tool; None takes the function's.
         description: Description of the tool; None takes the docstring's.
+        isolated: Run each call in a fresh process, for code that may kill or hang its process. For module-level
+            functions and static methods (``@tool(isolated=True)`` above ``@staticmethod``); starting a process
+            takes about half a second.
 
     Raises:
-        TypeError: A parameter has no annotation, or is ``*args`` or ``**kwargs``.
+        TypeError: A parameter has no annotation, or is ``*args`` or ``**kwargs``; or ``isolated`` is asked of a
+            method or of a function that another process cannot import.
     """
     if function is None:
-        return lambda wrapped: FunctionTool(wrapped, name=name, description=description)
+        return lambda wrapped: FunctionTool(wrapped, name=name, description=description, isolated=isolated)
     return FunctionTool(function)
+
+
+def _as_result(result: Any) -> ToolResult:
+    if isinstance(result, ToolResult):
+        return result
+    return ToolResult(result if isinstance(result, str) else json.dumps(result, default=str))
 
 
 def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
@@ -181,6 +215,9 @@ def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
         try:
             setter, value = future.set_result, context.run(function)
         except BaseException as error:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
+            if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                # A future cannot hold StopIteration, and sys.exit() in a tool must not end the process.
+                error = RuntimeError(f"{type(error).__name__}: {error}")
             setter, value = future.set_exception, error  # type: ignore[assignment]
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this result any more
             loop.call_soon_threadsafe(deliver, setter, value)
