@@ -158,7 +158,7 @@ class _Parser:
 
     def _unexpected(self) -> ToolError:
         if self._next == len(self._tokens):
-            return ToolError(f"the expression ends too early; {_USAGE}" if self._tokens else f"empty; {_USAGE}")
+            return ToolError(f"the expression {'ends too early' if self._tokens else 'is empty'}; {_USAGE}")
         return ToolError(f"unexpected {self._tokens[self._next][:20]!r} in the expression; {_USAGE}")
 
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgym import Message, ToolEnv, tool
+from llmgym import tool
 from llmgym.errors import TaskError, ToolError, did_you_mean
-from llmgym_environments.calculator import evaluate, format_number, parse_number
+from llmgym_environments.calculator import evaluate, format_number
+from llmgym_environments.number_answer import NumberAnswerEnv
 
 
-class ToolUseGameEnv(ToolEnv):
+class ToolUseGameEnv(NumberAnswerEnv):
     """
     ## Description
     A task hides a table of facts, from key to whole number, and asks for a number that follows from some of
     them. The policy cannot see the table: it looks facts up, calculates, and answers.
 
-    | level | table | question | look-ups |
+    | level | facts | question | look-ups |
     | --- | --- | --- | --- |
-    | 1 | 4 facts | `What is amber plus cedar?`: two keys, plus or minus, never below 0 | 2 |
-    | 2 | 6 facts | `What is ( amber plus cedar ) times fox?`: three keys, two different operations | 3 |
-    | 3 | 8 to 12 facts | `What is the sum of all keys that begin with b times the sum of all keys that begin with c?`: \
-the keys have to be discovered | 4 to 6 |
+    | 1 | 4 | What is amber plus cedar? | 2 |
+    | 2 | 6 | What is ( amber plus cedar ) times fox? | 3 |
+    | 3 | 8 to 12 | What is the sum of all keys that begin with b times the sum of all keys that begin with c? | 4 to 6 |
 
-    Keys are single lower-case words and stand in the question as they stand in the table; facts are 1 to 99.
+    Level 1 adds or subtracts, and its answers are never below 0. Level 2 takes two different operations out of plus,
+    minus and times, level 3 sums and one of the three; its keys have to be discovered.
+    Keys are single lower-case words that stand in a question as they stand in the table; facts are 1 to 99.
 
     ## Tools
     - `list_fact_keys()`: all keys of the table, alphabetically, separated by `, `.
@@ -70,15 +72,12 @@ the keys have to be discovered | 4 to 6 |
     system_prompt = "Use the tools. Then reply with only the number."
 
     async def setup(self) -> None:
-        """Take the facts from the task. Raises :class:`TaskError` when it has none, or no number as target."""
+        """Take facts and target from the task. Raises :class:`TaskError` when one is missing or out of shape."""
+        await super().setup()
         facts = self.task.metadata.get("facts")
         if not isinstance(facts, dict) or not all(isinstance(value, int) for value in facts.values()):
-            raise TaskError(f"metadata['facts'] must map keys to whole numbers, got {facts!r:.80}")
-        target = parse_number(str(self.task.target))
-        if target is None:
-            raise TaskError(f"the target of a task of this game must be a number, got {self.task.target!r:.80}")
+            raise TaskError(f"metadata['facts'] of the task must map keys to whole numbers, got {facts!r:.80}")
         self._facts: dict[str, int] = facts
-        self._target = target
         self._lookups = 0
 
     @tool
@@ -98,10 +97,6 @@ the keys have to be discovered | 4 to 6 |
     async def calculator(self, expression: str) -> str:
         """Calculate."""
         return format_number(evaluate(expression))
-
-    async def score(self, message: Message) -> float:
-        """1.0 when the content is the target and nothing else, compared as numbers."""
-        return float(parse_number(message["content"]) == self._target)
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""

@@ -6,19 +6,15 @@ of facts belongs to one split: a hash of the table alone says to which, whatever
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from llmgym import Task
 from llmgym.rollout import derive_seed
 from llmgym_environments.calculator import evaluate
-from llmgym_environments.task_options import chosen_levels, split_count, whole_number
-
-T = TypeVar("T")
+from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
 
 LEVELS = (1, 2, 3)
 WORDS = (
@@ -76,44 +72,35 @@ def keys_of(expression: str) -> list[str]:
 def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
     rng = random.Random(derive_seed("ToolUseGame-v0", split, level, seed))
     make = _MAKERS[level]
-    seen: set[str] = set()
     while True:
         facts, prompt, expression = make(rng)
-        table = json.dumps(facts)
-        if _split_of(table) != split or table in seen:
-            continue
-        seen.add(table)
-        target = evaluate(fill_in(expression, facts)).numerator
-        yield Task(prompt, target, {"level": level, "facts": facts, "expression": expression})
-
-
-def _split_of(table: str) -> str:
-    part = hashlib.sha256(table.encode()).digest()[0] % 8
-    return "val" if part == 0 else "test" if part == 1 else "train"
+        if split_of(json.dumps(facts)) == split:
+            target = evaluate(fill_in(expression, facts)).numerator
+            yield Task(prompt, target, {"level": level, "facts": facts, "expression": expression})
 
 
 def _level_1(rng: random.Random) -> tuple[dict[str, int], str, str]:
-    facts = _facts(rng, _draw(rng, WORDS, 4))
-    first, second = _draw(rng, list(facts), 2)
-    word = _draw(rng, ["plus", "minus"], 1)[0]
+    facts = _facts(rng, draw(rng, WORDS, 4))
+    first, second = draw(rng, list(facts), 2)
+    word = draw(rng, ["plus", "minus"], 1)[0]
     if word == "minus" and facts[first] < facts[second]:
         first, second = second, first
     return facts, f"What is {first} {word} {second}?", f"{first}{OPERATORS[word]}{second}"
 
 
 def _level_2(rng: random.Random) -> tuple[dict[str, int], str, str]:
-    facts = _facts(rng, _draw(rng, WORDS, 6))
-    a, b, c = _draw(rng, list(facts), 3)
-    inner, outer = _draw(rng, list(OPERATORS), 2)
+    facts = _facts(rng, draw(rng, WORDS, 6))
+    a, b, c = draw(rng, list(facts), 3)
+    inner, outer = draw(rng, list(OPERATORS), 2)
     prompt = f"What is ( {a} {inner} {b} ) {outer} {c}?"
     return facts, prompt, f"({a}{OPERATORS[inner]}{b}){OPERATORS[outer]}{c}"
 
 
 def _level_3(rng: random.Random) -> tuple[dict[str, int], str, str]:
-    letters = _draw(rng, sorted({word[0] for word in WORDS}), 4)
-    groups = [_draw(rng, [word for word in WORDS if word[0] == letter], 2 + _below(rng, 2)) for letter in letters]
+    letters = draw(rng, sorted({word[0] for word in WORDS}), 4)
+    groups = [draw(rng, [word for word in WORDS if word[0] == letter], 2 + below(rng, 2)) for letter in letters]
     facts = _facts(rng, [word for group in groups for word in group])
-    word = _draw(rng, list(OPERATORS), 1)[0]
+    word = draw(rng, list(OPERATORS), 1)[0]
     prompt = (
         f"What is the sum of all keys that begin with {letters[0]} {word} "
         f"the sum of all keys that begin with {letters[1]}?"
@@ -126,17 +113,7 @@ _MAKERS: dict[int, Callable[[random.Random], tuple[dict[str, int], str, str]]] =
 
 
 def _facts(rng: random.Random, keys: Sequence[str]) -> dict[str, int]:
-    return {key: 1 + _below(rng, 99) for key in sorted(keys)}
-
-
-def _draw(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
-    """``count`` different items in random order."""
-    left = list(items)
-    return [left.pop(_below(rng, len(left))) for _ in range(count)]
-
-
-def _below(rng: random.Random, limit: int) -> int:
-    return int(rng.random() * limit)
+    return {key: 1 + below(rng, 99) for key in sorted(keys)}
 
 
 TOOL_USE_GAME_TASKS: tuple[Task, ...] = tuple(generate_tasks("train", level=1, count=64))

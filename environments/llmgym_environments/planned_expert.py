@@ -1,0 +1,41 @@
+"""Scripted experts that know their calls in advance. Knows how to play a plan; the plan is the subclass's."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+
+from llmgym import Message, Policy, Task, ToolSpec
+
+Call = tuple[str, dict[str, str]]
+"""Name and arguments of a tool call."""
+
+
+class PlannedExpert(Policy):
+    """Makes one planned call a turn and answers with the bare result of the last one."""
+
+    @abstractmethod
+    def plan(self, task: Task) -> list[Call]:
+        """The calls that solve ``task``; the result of the last is the answer."""
+
+    async def start(self, task: Task) -> None:
+        """Plan the episode."""
+        self._plan = self.plan(task)
+
+    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
+        """The call of this turn, or the answer."""
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn >= len(self._plan):
+            return {"role": "assistant", "content": messages[-1]["content"]}
+        name, arguments = self._plan[turn]
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": f"call_{turn}_0",
+                    "type": "function",
+                    "function": {"name": name, "arguments": json.dumps(arguments)},
+                }
+            ],
+        }

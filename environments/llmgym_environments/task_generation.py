@@ -1,0 +1,61 @@
+"""What task generators share: options, splits, and draws that no Python version changes. Knows no environment."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from llmgym.errors import TaskError, did_you_mean
+
+T = TypeVar("T")
+
+DEFAULT_COUNTS: Mapping[str, int] = {"train": 2000, "val": 200, "test": 200}
+
+
+def split_count(split: str, count: int | str | None) -> int:
+    """How many tasks to make: ``count``, or the default of ``split``. Raises :class:`TaskError` for a bad one."""
+    if split not in DEFAULT_COUNTS:
+        raise TaskError(
+            f"unknown split {split!r}; allowed are {', '.join(DEFAULT_COUNTS)}.{did_you_mean(split, DEFAULT_COUNTS)}"
+        )
+    return DEFAULT_COUNTS[split] if count is None else whole_number("count", count, minimum=1)
+
+
+def whole_number(name: str, value: int | str, *, minimum: int | None = None) -> int:
+    """Read an option, also as command-line text. Raises :class:`TaskError` when it is no whole number or too small."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise TaskError(f"{name} must be a whole number, got {value!r}") from None
+    if minimum is not None and number < minimum:
+        raise TaskError(f"{name} must be at least {minimum}, got {value!r}")
+    return number
+
+
+def chosen_levels(level: int | str, levels: Sequence[int]) -> Sequence[int]:
+    """The levels that ``level`` names, also as text: one of ``levels``, or all of them for ``"all"``."""
+    if level == "all":
+        return levels
+    for known in levels:
+        if str(level) == str(known):
+            return (known,)
+    raise TaskError(f"unknown level {level!r}; allowed are {', '.join(map(str, levels))} and 'all'")
+
+
+def split_of(content: str) -> str:
+    """The one split that ``content`` belongs to: 1/8 of all texts is val, 1/8 test, the rest train."""
+    part = hashlib.sha256(content.encode()).digest()[0] % 8
+    return "val" if part == 0 else "test" if part == 1 else "train"
+
+
+def below(rng: random.Random, limit: int) -> int:
+    """A whole number from 0 to ``limit - 1``, from one ``rng.random()``."""
+    return int(rng.random() * limit)
+
+
+def draw(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
+    """``count`` different items in random order, from as many ``rng.random()``."""
+    left = list(items)
+    return [left.pop(below(rng, len(left))) for _ in range(count)]

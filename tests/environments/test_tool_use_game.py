@@ -1,0 +1,283 @@
+"""ToolUseGame-v0 as a policy meets it: what is asked, what is answered, what is rewarded."""
+
+import asyncio
+import hashlib
+import json
+import random
+from collections import Counter
+
+import pytest
+from llmgym_environments.tool_use_game import (
+    TOOL_USE_GAME_TASKS,
+    ToolUseGameEnv,
+    ToolUseGameExpert,
+    generate_tasks,
+)
+
+import llmgym
+from llmgym import Policy, StopReason, Task
+from llmgym.errors import TaskError
+
+TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
+
+
+def call(name, /, **arguments):
+    return {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def play(*messages, task=TASK):
+    """Play assistant messages (a list is a message with these calls) and return the episode."""
+    script = [
+        message if isinstance(message, str) else {"role": "assistant", "tool_calls": message} for message in messages
+    ]
+    return asyncio.run(llmgym.run_episode(ToolUseGameEnv(), task, llmgym.ScriptedPolicy(script)))
+
+
+def rewards(tasks, make_policy):
+    async def run():
+        return [(await llmgym.run_episode(ToolUseGameEnv(), task, make_policy())).reward for task in tasks]
+
+    return asyncio.run(run())
+
+
+def results(episode):
+    return [message["content"] for message in episode.messages if message["role"] == "tool"]
+
+
+def test_the_opening_is_the_same_on_every_path():
+    episode = play("46")
+    assert episode.initial_messages == [
+        {"role": "system", "content": "Use the tools. Then reply with only the number."},
+        {"role": "user", "content": "What is amber plus cedar?"},
+    ]
+    assert [spec["function"]["name"] for spec in episode.tool_specs] == ["list_fact_keys", "lookup", "calculator"]
+    assert not any("12" in str(part) or "34" in str(part) for part in (episode.initial_messages, episode.tool_specs))
+
+
+def test_tools_answer_barely_and_in_order():
+    episode = play(
+        [call("list_fact_keys")],
+        [call("lookup", key="cedar"), call("lookup", key="amber")],
+        [call("calculator", expression="34+12")],
+        "46",
+    )
+    assert results(episode) == ["amber, cedar, fox", "34", "12", "46"]
+    assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
+    assert episode.metrics == {
+        "turns": 4,
+        "tool_calls": 4,
+        "tool_errors": 0,
+        "lookups": 2,
+        "calls_list_fact_keys": 1,
+        "calls_lookup": 2,
+        "calls_calculator": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("made", "answer"),
+    [
+        (call("lookup", key="ambr"), "tool_error: no key 'ambr'; list_fact_keys lists them. Did you mean 'amber'?"),
+        (call("lookup", key="Amber"), "tool_error: no key 'Amber'; list_fact_keys lists them. Did you mean 'amber'?"),
+        (call("lookup", key=""), "tool_error: no key ''; list_fact_keys lists them."),
+        (call("lookup", key="x" * 9999), f"tool_error: no key '{'x' * 40}'; list_fact_keys lists them."),
+        (call("lookup"), "tool_error: lookup: missing argument 'key'"),
+        (
+            call("lookup", name="amber"),
+            "tool_error: lookup: missing argument 'key'; unknown argument 'name' (allowed: ",
+        ),
+        (call("lookup", key=3), "tool_error: lookup: argument 'key': "),
+        (call("lookup", key="\ud800"), "tool_error: "),
+        (call("list_fact_keys", begin="a"), "tool_error: list_fact_keys: unknown argument 'begin' (allowed: none)"),
+        (call("calculator", expression="amber+cedar"), "tool_error: cannot read 'amber'; use numbers and + - * / "),
+        (call("calculator", expression="1/0"), "tool_error: division by zero"),
+        (call("calculator", expression="9**9**9"), "tool_error: a number is too large"),
+        (call("calculate", expression="1"), "tool_error: there is no tool 'calculate'"),
+    ],
+)
+def test_a_bad_call_is_answered_and_the_episode_goes_on(made, answer):
+    episode = play([made], [call("lookup", key="fox")], "46")
+    assert results(episode)[0].startswith(answer)
+    assert results(episode)[1] == "7"
+    assert episode.reward == 1.0
+    assert (episode.metrics["tool_errors"], episode.metrics["lookups"]) == (1, 1)
+
+
+@pytest.mark.parametrize("answer", ["46", " 46\n", "46.0", "46.", "+46", "4.6e1"])
+def test_the_right_number_however_written(answer):
+    assert play(answer).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "47", "-46", "12 34 46", "46 46", "The answer is 46.", "12+34", "46!", "46, 12"]
+)
+def test_anything_but_the_one_right_number(answer):
+    episode = play(answer)
+    assert (episode.reward, episode.stop_reason) == (0.0, StopReason.TERMINATED)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task("?", 1),
+        Task("?", 1, {"facts": ["amber"]}),
+        Task("?", 1, {"facts": {"amber": "12"}}),
+        Task("?", "many", {"facts": {"amber": 12}}),
+        Task("?", None, {"facts": {"amber": 12}}),
+    ],
+)
+def test_a_task_of_another_shape_is_refused(task):
+    with pytest.raises(TaskError):
+        asyncio.run(ToolUseGameEnv().reset(task))
+
+
+def test_an_environment_object_can_be_reset():
+    env = ToolUseGameEnv()
+
+    async def run():
+        metrics = []
+        for _ in range(2):
+            await env.reset(TASK)
+            await env.step({"role": "assistant", "content": "", "tool_calls": [call("lookup", key="fox")]})
+            metrics.append((await env.step({"role": "assistant", "content": "46"})).metrics)
+        return metrics
+
+    first, second = asyncio.run(run())
+    assert first == second
+    assert first["lookups"] == 1
+
+
+def test_the_expert_solves_1000_tasks():
+    async def run():
+        tasks = generate_tasks("test", level="all", count=1000)
+        return [await llmgym.run_episode(ToolUseGameEnv(), task, ToolUseGameExpert()) for task in tasks]
+
+    episodes = asyncio.run(run())
+    assert [episode.reward for episode in episodes] == [1.0] * 1000
+    assert {episode.stop_reason for episode in episodes} == {StopReason.TERMINATED}
+    assert sum(episode.num_tool_errors for episode in episodes) == 0
+    by_level = [{episode.metrics["turns"] for episode in episodes[level::3]} for level in range(3)]
+    assert by_level == [{4}, {5}, {7, 8, 9}]  # one call a turn: look-ups + calculator + answer, and a listing at 3
+
+
+class Guesser(Policy):
+    """Answers at once with a random number from the range of the answers, or always with one number."""
+
+    rng = random.Random(0)
+
+    async def act(self, messages, tool_specs):
+        return str(self.rng.randrange(0, 199))
+
+
+class Shouter(ToolUseGameExpert):
+    """Makes all calls of the expert and looks every key up, then writes every number it has seen, answer included."""
+
+    separator = " "
+
+    def plan(self, task):
+        return [*[("lookup", {"key": key}) for key in task.metadata["facts"]], *super().plan(task)]
+
+    async def act(self, messages, tool_specs):
+        message = await super().act(messages, tool_specs)
+        if "tool_calls" not in message:
+            seen = [message["content"] for message in messages if message["role"] == "tool"]
+            message["content"] = self.separator.join(seen)
+        return message
+
+
+def test_guessing_earns_nothing():
+    tasks = generate_tasks("train", level=1, count=1000)
+    assert sum(rewards(tasks, Guesser)) / 1000 <= 0.02
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_no_constant_earns_much(level):
+    # The most frequent answer is the best constant guess there is.
+    tasks = generate_tasks("train", level=level, count=10_000)
+    assert Counter(task.target for task in tasks).most_common(1)[0][1] / 10_000 <= 0.02
+    assert len({task.target for task in tasks}) >= 190
+
+
+@pytest.mark.parametrize("separator", [" ", ""])
+def test_writing_every_number_seen_earns_nothing(separator):
+    tasks = generate_tasks("train", level=1, count=1000)
+    shouter = type("SeparatedShouter", (Shouter,), {"separator": separator})
+    assert sum(rewards(tasks, shouter)) / 1000 <= 0.02
+
+
+def test_the_first_thousand_tasks_never_change():
+    tasks = [task.to_json() for task in generate_tasks("train", level="all", count=1000)]
+    assert tasks[0] == {
+        "id": "aff5d9147f31de0b",
+        "prompt": "What is cloud plus river?",
+        "target": 38,
+        "metadata": {
+            "level": 1,
+            "facts": {"cloud": 29, "drum": 54, "river": 9, "sage": 49},
+            "expression": "cloud+river",
+        },
+    }
+    digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
+    assert digest == "03a64c4368be444fed599620c8755365e7d8b14cdf46ed967115a90c1fb469f7"
+
+
+def test_splits_share_no_table():
+    tables = {
+        split: {
+            json.dumps(task.metadata["facts"], sort_keys=True)
+            for seed in (0, 1)
+            for task in generate_tasks(split, level="all", count=1200, seed=seed)
+        }
+        for split in ("train", "val", "test")
+    }
+    assert all(len(found) == 2400 for found in tables.values())
+    assert not tables["train"] & tables["val"]
+    assert not tables["train"] & tables["test"]
+    assert not tables["val"] & tables["test"]
+
+
+def test_options_of_the_tasks():
+    assert [len(generate_tasks(split)) for split in ("train", "val", "test")] == [2000, 200, 200]
+    assert generate_tasks("val", level="2", count="5", seed="3") == generate_tasks("val", level=2, count=5, seed=3)
+    assert generate_tasks(count=10) == generate_tasks(count=20)[:10]
+    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
+    mixed = generate_tasks(level="all", count=6)
+    assert [task.metadata["level"] for task in mixed] == [1, 2, 3, 1, 2, 3]
+    assert mixed[1::3] == generate_tasks(level=2, count=2)
+    assert llmgym.tasks("ToolUseGame-v0", "test", level=3, count=2) == generate_tasks("test", level=3, count=2)
+    assert len(TOOL_USE_GAME_TASKS) == 64
+    assert list(TOOL_USE_GAME_TASKS) == generate_tasks(count=64)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"split": "tests"}, "unknown split 'tests'; allowed are train, val, test. Did you mean 'test'?"),
+        ({"level": 4}, "unknown level 4; allowed are 1, 2, 3 and 'all'"),
+        ({"level": "one"}, "unknown level 'one'"),
+        ({"count": 0}, "count must be at least 1, got 0"),
+        ({"count": "many"}, "count must be a whole number, got 'many'"),
+        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+    ],
+)
+def test_a_bad_option_is_named(options, said):
+    with pytest.raises(TaskError, match="^" + said.replace("?", r"\?")):
+        generate_tasks(**options)
+
+
+def test_level_1_questions_name_the_keys_as_the_table_does():
+    for task in generate_tasks("test", level=1):
+        first, word, second = task.prompt.removeprefix("What is ").removesuffix("?").split(" ")
+        facts = task.metadata["facts"]
+        assert first != second and len(facts) == 4
+        assert task.target == (facts[first] + facts[second] if word == "plus" else facts[first] - facts[second])
+        assert task.target >= 0
+        assert all(1 <= number <= 99 for number in facts.values())
+
+
+def test_level_3_questions_mean_every_key_with_the_letter():
+    for task in generate_tasks("test", level=3):
+        words = task.prompt.removeprefix("What is the sum of all keys that begin with ").removesuffix("?").split(" ")
+        sums = [sum(number for key, number in task.metadata["facts"].items() if key[0] == words[at]) for at in (0, -1)]
+        expected = {"plus": sums[0] + sums[1], "minus": sums[0] - sums[1], "times": sums[0] * sums[1]}
+        assert task.target == expected[words[1]]
