@@ -79,9 +79,7 @@ def test_a_call_past_its_time_leaves_no_process_behind(tmp_path):
             env.step(
                 {
                     "role": "assistant",
-                    "tool_calls": [
-                        {"function": {"name": "hang", "arguments": {"pid_file": str(pid_file)}}}  # type: ignore[typeddict-item]
-                    ],
+                    "tool_calls": [{"function": {"name": "hang", "arguments": {"pid_file": str(pid_file)}}}],
                 }
             )
         )
@@ -142,7 +140,7 @@ def test_functions_that_another_process_cannot_find_are_refused():
 
     with pytest.raises(TypeError, match=r"isolated tool .*nested' must stand at the top level of a module"):
         tool(isolated=True)(nested)
-    with pytest.raises(TypeError, match="Method.run' is a method, and the state of its object does not cross"):
+    with pytest.raises(TypeError, match=r"Method\.run' is a method, and the state of its object does not cross"):
         exec("class Method:\n    @tool(isolated=True)\n    def run(self) -> int:\n        return 1", {"tool": tool})
     with pytest.raises(TypeError, match="'typed' must be defined in a file"):
         exec("@tool(isolated=True)\ndef typed(x: int) -> int:\n    return x", {"tool": tool, "__name__": "__main__"})
