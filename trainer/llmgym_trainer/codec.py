@@ -123,7 +123,10 @@ class Codec:
         ends = [self._last_special(_after(prompt, text)) for text in (answer, call)]
         self.end_of_turn_ids = frozenset(index for index in ends if index is not None)
         if not self.end_of_turn_ids:
-            raise ConfigError(f"the chat template ends assistant messages without a special token; {_REMEDY}")
+            raise ConfigError(
+                "the chat template ends assistant messages with no special token of this tokenizer "
+                f"({', '.join(list(self._special.values())[:8]) or 'it has none'}), so no turn would ever stop; {_REMEDY}"
+            )
         eos = {tokenizer.eos_token_id} - {None}
         self.stop_token_ids: frozenset[int] = self.end_of_turn_ids | eos | frozenset(extra_stop_ids)
         header = prompt.rpartition(_USER["content"])[2]
@@ -171,6 +174,22 @@ class Codec:
         if not ids or ids[0] != held_ids[-1]:
             raise CodecError(f"the tokenizer does not read {end!r} as one token at the start of a text")
         return ids[1:]
+
+    def encode_turn(self, history: list[Message], message: Message, tool_specs: list[ToolSpec]) -> list[int]:
+        """Return the ids that a policy would have to sample after ``render(history)`` to give ``message``.
+
+        Their text is tokenized on its own, as sampling does, and ends with the template's end of a turn.
+
+        Raises:
+            CodecError: The template refuses the messages, or does not write this message behind its own prompt.
+        """
+        prompt = self._text(history, tool_specs, True)
+        whole = self._text([*history, message], tool_specs, False)
+        end = self._last_special(whole[len(prompt) :])
+        if not whole.startswith(prompt) or end not in self.end_of_turn_ids:
+            raise CodecError(f"the chat template does not continue its prompt {prompt[-60:]!r} with {message!r:.200}")
+        text = whole[len(prompt) :]
+        return self._encode(text[: text.rindex(self._special[end]) + len(self._special[end])])
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids, special tokens included."""
