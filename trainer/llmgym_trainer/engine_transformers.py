@@ -62,7 +62,7 @@ class _Kept:
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class _SlotLayer(CacheLayerMixin):
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # no type information
     """One layer's keys and values (batch, heads, slots, head_dim) in a buffer that grows by whole blocks.
 
     transformers' own dynamic layer copies everything for each new token; this one copies once in
@@ -322,7 +322,11 @@ class TransformersEngine:
         return Cache(layers=layers), mask
 
     def _forward(
-        self, cache: Any, past_mask: torch.Tensor | None, new: Sequence[list[int]], positions: Sequence[int] | None = None
+        self,
+        cache: Any,
+        past_mask: torch.Tensor | None,
+        new: Sequence[list[int]],
+        positions: Sequence[int] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run new tokens, padded on the left, and return the last logits (B, V) in fp32 and the grown slot mask."""
         device, width = self._model.device, max(map(len, new))
@@ -340,7 +344,7 @@ class TransformersEngine:
             input_ids=ids.to(device),
             attention_mask=mask,
             position_ids=position_ids.to(device),
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
         )

@@ -1,0 +1,143 @@
+"""From rows to the tensors of forward passes, and each loss type's denominator. Knows no episode and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from llmgym_trainer.rows import Row
+
+
+@dataclass
+class TrainRow:
+    """A row with what the loss needs.
+
+    Attributes:
+        row: The tokens.
+        advantage: The advantage of its episode.
+        episode_tokens: Trained tokens of the whole episode, over all its rows.
+    """
+
+    row: Row
+    advantage: float
+    episode_tokens: int
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What all processes train on in one step.
+
+    Attributes:
+        tokens: Trained tokens.
+        episodes: Episodes with a trained token.
+        longest: Trained tokens of the longest episode.
+        micro_batches: Forward passes of the process that needs most; all run as many.
+    """
+
+    tokens: int
+    episodes: int
+    longest: int
+    micro_batches: int
+
+    @classmethod
+    def merge(cls, parts: Sequence[StepTotals]) -> StepTotals:
+        """Totals over processes."""
+        return cls(
+            sum(part.tokens for part in parts),
+            sum(part.episodes for part in parts),
+            max(part.longest for part in parts),
+            max(part.micro_batches for part in parts),
+        )
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """A loss type as weights of tokens and one denominator: ``sum(weight * token loss) / denominator``.
+
+    Every supported loss type is of this form, so an episode counts the same in one row or in five, and in
+    whatever micro-batch its rows land. TRL's own normalisers count rows or the tokens of one micro-batch.
+    """
+
+    weights_by_length: bool
+    longest: int
+    denominator: float
+
+    @classmethod
+    def of(cls, loss_type: str, totals: StepTotals, max_model_length: int) -> LossScale:
+        """The scale of a loss type in :data:`llmgym_trainer.config.LOSS_TYPES` for the totals of a step."""
+        if loss_type == "grpo":  # weights are scaled up by `longest` so that none is under 1: TRL clamps sums there
+            return cls(True, totals.longest, float(totals.episodes * totals.longest))
+        if loss_type == "dr_grpo":
+            return cls(False, totals.longest, float(totals.episodes * max_model_length))
+        return cls(False, totals.longest, float(totals.tokens))
+
+    def weight(self, row: TrainRow) -> float:
+        """Weight of each trained token of a row."""
+        return self.longest / row.episode_tokens if self.weights_by_length else 1.0
+
+
+def pack(rows: Sequence[TrainRow], micro_batch_tokens: int) -> list[list[TrainRow]]:
+    """Group rows of similar length into micro-batches of at most ``micro_batch_tokens`` tokens with padding.
+
+    A row longer than that gets a micro-batch of its own; none is cut.
+    """
+    batches: list[list[TrainRow]] = []
+    prompt = completion = 0
+    for row in sorted(rows, key=lambda r: (len(r.row.ids), r.row.prompt_length)):
+        row_completion = len(row.row.ids) - row.row.prompt_length
+        wider = max(prompt, row.row.prompt_length) + max(completion, row_completion)
+        if not batches or wider * (len(batches[-1]) + 1) > micro_batch_tokens:
+            batches.append([])
+            prompt = completion = 0
+        batches[-1].append(row)
+        prompt, completion = max(prompt, row.row.prompt_length), max(completion, row_completion)
+    return batches
+
+
+def to_tensors(
+    rows: Sequence[TrainRow], scale: LossScale, *, pad_token_id: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Build the inputs of TRL's loss: prompts padded left, completions padded right.
+
+    Args:
+        rows: The rows of a micro-batch. None at all gives one row of padding that trains nothing.
+        scale: Token weights.
+        pad_token_id: What fills the padding.
+        device: Where the tensors go.
+
+    Returns:
+        ``prompt_ids``, ``prompt_mask`` (B, P); ``completion_ids``, ``completion_mask``, ``tool_mask`` (the weight
+        of sampled tokens, else 0), ``sampling_per_token_logps`` (B, C); ``advantages`` (B,).
+    """
+    count = max(len(rows), 1)
+    width_p = max((r.row.prompt_length for r in rows), default=1)
+    width_c = max((len(r.row.ids) - r.row.prompt_length for r in rows), default=1)
+    prompt_ids = torch.full((count, width_p), pad_token_id)
+    completion_ids = torch.full((count, width_c), pad_token_id)
+    prompt_mask, completion_mask = torch.zeros(count, width_p, dtype=torch.long), torch.zeros(count, width_c).long()
+    tool_mask, logps = torch.zeros(count, width_c), torch.zeros(count, width_c)
+    advantages = torch.zeros(count)
+    for i, train_row in enumerate(rows):
+        row, split = train_row.row, train_row.row.prompt_length
+        length = len(row.ids) - split
+        prompt_ids[i, width_p - split :] = torch.tensor(row.ids[:split])
+        prompt_mask[i, width_p - split :] = 1
+        completion_ids[i, :length] = torch.tensor(row.ids[split:])
+        completion_mask[i, :length] = 1
+        tool_mask[i, :length] = torch.tensor(row.mask[split:], dtype=torch.float) * scale.weight(train_row)
+        logps[i, :length] = torch.tensor(row.logprobs[split:])
+        advantages[i] = train_row.advantage
+    if not rows:
+        prompt_mask[:] = completion_mask[:] = 1
+    tensors = {
+        "prompt_ids": prompt_ids,
+        "prompt_mask": prompt_mask,
+        "completion_ids": completion_ids,
+        "completion_mask": completion_mask,
+        "tool_mask": tool_mask,
+        "sampling_per_token_logps": logps,
+        "advantages": advantages,
+    }
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -1,0 +1,357 @@
+"""Every training setting, checked before any model loads. Knows TRL's configuration, no trainer and no task."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import trl
+import yaml
+
+from llmgym.episode import EpisodeLimits
+from llmgym.errors import ConfigError, did_you_mean
+
+DERIVED = {
+    "num_generations": "episodes_per_task",
+    "num_generations_eval": "val_tasks (one episode each)",
+    "generation_batch_size": "batch_size",
+    "steps_per_generation": "batch_size",
+    "gradient_accumulation_steps": "micro_batch_tokens",
+    "per_device_train_batch_size": "batch_size (tasks a step) and micro_batch_tokens (memory)",
+    "per_device_eval_batch_size": "max_concurrent_episodes",
+    "max_steps": "num_steps",
+    "num_train_epochs": "num_steps",
+    "do_eval": "validation_interval",
+    "eval_strategy": "validation_interval",
+    "eval_steps": "validation_interval",
+    "eval_on_start": "validation_interval (there is always a validation at step 0)",
+    "eval_delay": "validation_interval",
+    "eval_accumulation_steps": "max_concurrent_episodes",
+    "mask_truncated_completions": "overlong_masking",
+    "max_tool_calling_iterations": "max_turns",
+    "output_dir": "runs_dir and run_name",
+    "report_to": "wandb_project",
+    "vllm_max_model_length": "max_model_length",
+}
+"""TRL settings that follow from ours, and the name to use instead."""
+
+REFUSED = {
+    "use_vllm": (False, "only the embedded transformers engine samples so far"),
+    "use_transformers_continuous_batching": (False, "the embedded engine already batches continuously in its own way"),
+    "num_iterations": (1, "each batch of episodes is trained on once"),
+    "top_p": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
+    "top_k": (0, "the log-probabilities would be those of another distribution than the one trained"),
+    "min_p": (None, "the log-probabilities would be those of another distribution than the one trained"),
+    "repetition_penalty": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
+    "generation_kwargs": (None, "the sampling engine has no further settings"),
+    "cache_implementation": (None, "the sampling engine brings its own cache"),
+    "reward_weights": (None, "the reward comes from the environment as one number"),
+    "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
+    "sync_ref_model": (False, "the reference model stays the initial one"),
+    "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
+    "max_steps_off_policy": (
+        None,
+        "asynchronous training does not exist yet; every episode is sampled by the weights it trains",
+    ),
+    "groups_in_flight": (None, "asynchronous training does not exist yet; a step's batch_size groups run together"),
+}
+"""Settings with one allowed value so far, and why."""
+
+LOSS_TYPES = {
+    "dapo": "sum over trained tokens / trained tokens of the whole step",
+    "cispo": "as dapo, with CISPO's clipped-ratio objective",
+    "bnpo": "as dapo: the step is one batch, however many micro-batches it takes",
+    "grpo": "mean over episodes of the mean over the episode's trained tokens",
+    "dr_grpo": "sum over trained tokens / (episodes x max_model_length)",
+}
+"""Loss types that train correctly on rows that vary in number, and their denominator."""
+
+OTHER_LOSS_TYPES = {
+    "sapo": "TRL divides it by rows, which would weigh an episode by its number of rows",
+    "luspo": "its sequence ratio and length weight are defined for one row an episode",
+    "vespo": "its sequence weight is defined for one row an episode",
+}
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type information
+    """Settings of :func:`llmgym_trainer.train_multi_turn`: ours below, and those of ``trl.GRPOConfig``.
+
+    TRL settings that follow from ours (:data:`DERIVED`) or that cannot work here (:data:`REFUSED`) raise
+    :class:`llmgym.errors.ConfigError` with the setting to use, as does every value out of range.
+    """
+
+    model: str = _setting("tiny", "Hub name or directory of the model; 'tiny' and 'smollm2' are built in.")
+    batch_size: int = _setting(8, "Tasks an optimizer step, over all processes.")
+    episodes_per_task: int = _setting(
+        8, "Episodes of each task in a step: the group that advantages compare. At least 2."
+    )
+    num_steps: int = _setting(100, "Optimizer steps.")
+    max_turns: int | None = _setting(None, "Assistant turns an episode. Required by train_multi_turn.")
+    val_max_turns: int | None = _setting(None, "The same in validation. None takes max_turns.")
+    max_model_length: int = _setting(2048, "Tokens of a whole episode, prompt and all turns.")
+    max_completion_length: int | None = _setting(
+        None, "Tokens of one assistant turn. None: what is left of the episode."
+    )
+    failed_parse_reward: float = _setting(-0.1, "Reward of an episode whose output is no valid message or tool call.")
+    env_timeout_s: float | None = _setting(120.0, "Seconds inside the environment an episode may use in all.")
+    overlong_penalty: float | None = _setting(
+        None, "What a spent length or turn budget costs (a positive number). None: nothing."
+    )
+    overlong_buffer_tokens: int = _setting(
+        0, "Terminated episodes in the last part of max_model_length pay a linear share."
+    )
+    overlong_masking: bool = _setting(False, "Truncated episodes train nothing; their rewards stay in the baseline.")
+    max_sampling_attempts: int = _setting(1, "Rounds of sampling; groups without spread are replaced by fresh tasks.")
+    validation_interval: int = _setting(10, "Steps between validations; there is one at step 0 and at the end too.")
+    sequential_validation: bool = _setting(False, "Run validation episodes one at a time.")
+    val_temperature: float | None = _setting(None, "Sampling temperature of validation. None takes temperature.")
+    success_reward: float = _setting(1.0, "An episode with at least this reward counts as a success in the metrics.")
+    max_concurrent_episodes: int | None = _setting(None, "Episodes alive at once in one process. None: all of a step.")
+    max_steps_off_policy: int | None = _setting(None, "Not available yet.")
+    groups_in_flight: int | None = _setting(None, "Not available yet.")
+    micro_batch_tokens: int = _setting(
+        16_384, "Tokens (with padding) in one forward and backward pass. Lower it when memory runs out."
+    )
+    episode_retries: int = _setting(1, "Times a failed episode is tried again on a fresh environment.")
+    max_error_share: float = _setting(0.5, "The run stops when more than this share of a step's episodes fails.")
+    wandb_project: str | None = _setting(None, "Log to this Weights & Biases project.")
+    run_name: str | None = _setting(None, "Name of the run and of its folder. None takes the time.")
+    runs_dir: str = _setting("runs", "Folder that holds the run folders.")
+
+    logging_steps: float = _setting(1, "Steps between two lines of metrics.")
+    save_steps: float = _setting(50, "Steps between checkpoints; there is one at the end too.")
+    save_total_limit: int | None = _setting(2, "Checkpoints kept.")
+    gradient_checkpointing: bool | None = _setting(None, "Recompute activations to save memory. None: on a GPU only.")
+    bf16: bool | None = _setting(None, "Mixed precision. None: on a GPU that has it.")
+    disable_dropout: bool = _setting(True, "Sampling has no dropout, so training has none either.")
+
+    # Derived: see DERIVED. None says "not set by the user".
+    num_generations: Any = None
+    num_generations_eval: Any = None
+    generation_batch_size: Any = None
+    steps_per_generation: Any = None
+    gradient_accumulation_steps: Any = None
+    per_device_train_batch_size: Any = None
+    per_device_eval_batch_size: Any = None
+    max_steps: Any = None
+    num_train_epochs: Any = None
+    do_eval: Any = None
+    eval_strategy: Any = None
+    eval_steps: Any = None
+    eval_on_start: Any = None
+    eval_delay: Any = None
+    eval_accumulation_steps: Any = None
+    mask_truncated_completions: Any = None
+    max_tool_calling_iterations: Any = None
+    output_dir: Any = None
+    report_to: Any = None
+    vllm_max_model_length: Any = None
+
+    def __post_init__(self) -> None:
+        self._given = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != _default(f)
+        }
+        self._check()
+        self._derive()
+        super().__post_init__()
+
+    def _check(self) -> None:
+        for name, ours in DERIVED.items():
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is derived here; set {ours} instead")
+        for name, (allowed, why) in REFUSED.items():
+            if getattr(self, name) != allowed:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not supported ({why}); leave it at {allowed!r}")
+        if self.loss_type not in LOSS_TYPES:
+            why = OTHER_LOSS_TYPES.get(self.loss_type, "no such loss type")
+            raise ConfigError(
+                f"loss_type={self.loss_type!r} is not supported ({why}); allowed are {', '.join(LOSS_TYPES)}"
+            )
+        self._at_least("batch_size", 1)
+        if self.episodes_per_task < 2:
+            raise ConfigError(
+                f"episodes_per_task={self.episodes_per_task} never trains: an advantage compares the episodes of one "
+                "task, so it takes 2 or more"
+            )
+        for name in (
+            "num_steps",
+            "max_sampling_attempts",
+            "validation_interval",
+            "micro_batch_tokens",
+            "max_model_length",
+        ):
+            self._at_least(name, 1)
+        for name in ("max_turns", "val_max_turns", "max_completion_length", "max_concurrent_episodes"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1)
+        for name in ("overlong_buffer_tokens", "episode_retries"):
+            self._at_least(name, 0)
+        reserve = EpisodeLimits().reply_reserve_tokens
+        if self.max_model_length <= reserve:
+            raise ConfigError(
+                f"max_model_length={self.max_model_length} leaves no room for a prompt: {reserve} tokens are kept for a reply"
+            )
+        if self.max_completion_length is not None and self.max_completion_length >= self.max_model_length:
+            raise ConfigError(
+                f"max_completion_length={self.max_completion_length} leaves no room for a prompt within "
+                f"max_model_length={self.max_model_length}; raise the second or lower the first"
+            )
+        if self.overlong_buffer_tokens >= self.max_model_length:
+            raise ConfigError(
+                f"overlong_buffer_tokens={self.overlong_buffer_tokens} must be under max_model_length={self.max_model_length}"
+            )
+        if self.overlong_penalty is not None and not self.overlong_penalty > 0:
+            raise ConfigError(
+                f"overlong_penalty={self.overlong_penalty} must be a positive cost, or None for no penalty"
+            )
+        if self.overlong_buffer_tokens and self.overlong_penalty is None:
+            raise ConfigError("overlong_buffer_tokens needs overlong_penalty, the full cost that its ramp leads to")
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature={self.temperature} must be positive; GRPO compares different samples")
+        if self.val_temperature is not None and self.val_temperature < 0:
+            raise ConfigError(f"val_temperature={self.val_temperature} must be 0 (greedy) or positive")
+        if not 0 <= self.max_error_share <= 1:
+            raise ConfigError(f"max_error_share={self.max_error_share} is a share, from 0 to 1")
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if self.batch_size % world_size:
+            raise ConfigError(
+                f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays "
+                f"on one); use a multiple of {world_size}"
+            )
+
+    def _at_least(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+    def _derive(self) -> None:
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.num_generations = self.episodes_per_task
+        self.per_device_train_batch_size = self.batch_size // world_size * self.episodes_per_task
+        self.per_device_eval_batch_size = self.per_device_train_batch_size
+        self.gradient_accumulation_steps = 1
+        self.max_steps = self.num_steps
+        self.num_train_epochs = 1.0
+        self.do_eval = self.eval_on_start = False
+        self.eval_strategy = "no"
+        self.eval_delay = 0
+        self.mask_truncated_completions = False
+        self.report_to = []
+        self.output_dir = str(Path(self.runs_dir) / (self.run_name or "unnamed"))
+        on_gpu = torch.cuda.is_available() and not self.use_cpu
+        if self.bf16 is None:
+            self.bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported()
+        if self.gradient_checkpointing is None:
+            self.gradient_checkpointing = on_gpu
+        self.activation_checkpointing = self.gradient_checkpointing
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that were given and differ from their defaults."""
+        return dict(self._given)
+
+    def limits(self, *, validation: bool = False) -> EpisodeLimits:
+        """The limits of a training episode, or of a validation episode."""
+        max_turns = self.val_max_turns if validation and self.val_max_turns is not None else self.max_turns
+        if max_turns is None:
+            raise ConfigError(
+                "max_turns is not set; say how many assistant turns an episode may take, such as max_turns=6"
+            )
+        return EpisodeLimits(
+            max_turns=max_turns,
+            max_model_length=self.max_model_length,
+            max_completion_length=self.max_completion_length,
+            env_timeout_s=self.env_timeout_s,
+            failed_parse_reward=self.failed_parse_reward,
+        )
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, **overrides: Any) -> GRPOConfig:
+        """Read settings from a YAML file; ``overrides`` win.
+
+        Raises:
+            ConfigError: The file is missing or no mapping, a key is unknown (the nearest is suggested), or a value
+                is out of range.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise ConfigError(f"there is no configuration file {str(path)!r}")
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
+        return cls(**parse_settings({**values, **overrides}, source=str(path)))
+
+    def to_yaml(self, path: str | Path) -> None:
+        """Write the settings that differ from the defaults; :meth:`from_yaml` reads them back."""
+        Path(path).write_text(yaml.safe_dump(self._given, sort_keys=False), encoding="utf-8")
+
+    def replace(self, **changes: Any) -> GRPOConfig:
+        """A new configuration with some settings changed and all checks repeated."""
+        return type(self)(**{**self._given, **changes})
+
+
+def parse_settings(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+    """Check names and convert texts such as ``"2e-5"`` (a string to YAML) to the type of their setting.
+
+    Raises:
+        ConfigError: A name is unknown or a text does not convert; the message names ``source``.
+    """
+    hints = typing.get_type_hints(GRPOConfig)
+    names = [f.name for f in dataclasses.fields(GRPOConfig) if f.init]
+    parsed = {}
+    for name, value in values.items():
+        if name not in names:
+            raise ConfigError(f"{source}: unknown setting {name!r}.{did_you_mean(str(name), names)}")
+        parsed[name] = _convert(name, value, hints[name], source)
+    return parsed
+
+
+def _convert(name: str, value: Any, hint: Any, source: str) -> Any:
+    if not isinstance(value, str):
+        return (
+            float(value)
+            if _accepts(hint, float)
+            and isinstance(value, int)
+            and not _accepts(hint, int)
+            and not isinstance(value, bool)
+            else value
+        )
+    if value.lower() in ("none", "null") and _accepts(hint, type(None)):
+        return None
+    if _accepts(hint, str):
+        return value
+    try:
+        if _accepts(hint, bool) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if _accepts(hint, int):
+            return int(value)
+        if _accepts(hint, float):
+            return float(value)
+        return yaml.safe_load(value)
+    except (ValueError, yaml.YAMLError):
+        raise ConfigError(f"{source}: {name} takes {getattr(hint, '__name__', hint)}, got {value!r}") from None
+
+
+def _accepts(hint: Any, kind: type) -> bool:
+    return hint is kind or kind in typing.get_args(hint)
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    return (
+        f.default
+        if f.default is not dataclasses.MISSING
+        else (f.default_factory() if f.default_factory is not dataclasses.MISSING else dataclasses.MISSING)
+    )

@@ -1,0 +1,410 @@
+"""Multi-turn GRPO on TRL's trainer: rollout and row building are ours, everything else stays TRL's.
+
+Where this departs from ``trl.GRPOTrainer`` (1.16):
+
+1. Data. One item of the dataloader is one optimizer step. Tasks come from a :class:`TaskStream`, so that every
+   task is used whatever the batch size; TRL's sampler drops the tail of an epoch.
+2. ``training_step`` runs the rollout, builds rows, and runs all micro-batches of the step. Their number follows
+   from the rows and is the same on every process; a process with fewer pads with rows that train nothing.
+3. Generation. TRL's generation, tool loop, reward functions and advantage code are not used.
+4. Normalisation. Token weights and one denominator over the whole step replace TRL's per-type normalisers, which
+   count rows or one micro-batch (see :class:`llmgym_trainer.batches.LossScale`). The token loss is TRL's.
+5. Groups whose rewards are all alike cost no forward pass and are not in the denominator, unless a KL term or an
+   entropy bonus needs them. A step without any row leaves weights and optimizer state as they are.
+6. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is printed
+   or reported by TRL's callbacks.
+
+Overridden: ``get_train_dataloader``, ``training_step``, ``train``, ``log``, ``_save``, ``_save_checkpoint`` (no
+model card), ``_get_per_token_logps_and_entropies`` (only to read its result).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import trl
+from accelerate.utils import gather_object
+from datasets import Dataset
+from peft import PeftConfig
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from trl.trainer.utils import use_adapter
+
+from llmgym.env import Env
+from llmgym.episode import Episode
+from llmgym.errors import ConfigError, LLMGymError
+from llmgym.event_loop import run_sync
+from llmgym.task import Task
+from llmgym.versions import provenance
+from llmgym_trainer.advantages import OverlongPenalty, compute_advantages, has_spread
+from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
+from llmgym_trainer.codec import Codec
+from llmgym_trainer.collector import Collector, Group, TaskStream
+from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.engine import Engine
+from llmgym_trainer.engine_transformers import TransformersEngine
+from llmgym_trainer.interrupts import StopRequest
+from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
+from llmgym_trainer.models import STATE_FILE
+from llmgym_trainer.reporting import Reporter
+from llmgym_trainer.rows import build_rows
+
+
+class TooManyErrorsError(LLMGymError, RuntimeError):
+    """More episodes failed than ``max_error_share`` allows."""
+
+
+class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no type information
+    """Trains a model on whole episodes.
+
+    Args:
+        model: The model; with ``peft_config`` only its adapter trains.
+        config: All settings.
+        tasks: Training tasks, at least ``config.batch_size``.
+        env_factory: Builds a fresh environment for one episode of a task.
+        tokenizer: The model's tokenizer, with its chat template.
+        reporter: Where metrics, episodes and progress go.
+        val_tasks: Held-out tasks; None for no validation.
+        peft_config: Adapter to train, such as ``peft.LoraConfig``.
+        stop: Asks the run to stop; None makes one that never does.
+        env_id: Recorded in the episodes.
+
+    Raises:
+        ConfigError: A setting, the number of tasks, or the chat template cannot work.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: GRPOConfig,
+        *,
+        tasks: Sequence[Task],
+        env_factory: Callable[[Task], Env],
+        tokenizer: PreTrainedTokenizerBase,
+        reporter: Reporter,
+        val_tasks: Sequence[Task] | None = None,
+        peft_config: PeftConfig | None = None,
+        stop: StopRequest | None = None,
+        env_id: str = "",
+    ) -> None:
+        if len(tasks) < config.batch_size:
+            raise ConfigError(
+                f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
+            )
+        self._limits = config.limits()
+        self._val_limits = config.limits(validation=True)
+        self._last_logps: torch.Tensor | None = None
+        self._seen_tokens = 0
+        self._validated_at: int | None = None
+        super().__init__(
+            model=model,
+            reward_funcs=_reward_comes_from_the_environment,
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.num_steps}),
+            processing_class=tokenizer,
+            peft_config=peft_config,
+        )
+        self.callback_handler.callbacks = [
+            callback
+            for callback in self.callback_handler.callbacks
+            if type(callback).__name__ not in ("PrinterCallback", "ProgressCallback")
+        ]
+        self._token_loss_type = "cispo" if config.loss_type == "cispo" else "dapo"
+        self.codec = Codec(
+            tokenizer, template_kwargs=config.chat_template_kwargs, extra_stop_ids=_as_list(model.generation_config.eos_token_id)
+        )
+        self.codec.probe()
+        sampled_from: Any = self.accelerator.unwrap_model(self.model)
+        self.engine: Engine = TransformersEngine(sampled_from, forward_context=self.accelerator.autocast)
+        self.collector = Collector(
+            self.codec,
+            self.engine,
+            env_factory,
+            seed=config.seed,
+            max_concurrent_episodes=config.max_concurrent_episodes,
+            episode_retries=config.episode_retries,
+            env_id=env_id,
+            provenance={**provenance(), "model": config.model, "template_hash": self.codec.template_hash},
+        )
+        self.task_stream = TaskStream(tasks, seed=config.seed, shuffle=bool(config.shuffle_dataset))
+        self._val_tasks = list(val_tasks or [])
+        self._overlong = OverlongPenalty(
+            config.overlong_penalty, config.overlong_buffer_tokens, config.max_model_length
+        )
+        self._stop = stop or StopRequest()
+        self._reporter = reporter
+
+    # Trainer hooks
+
+    def get_train_dataloader(self) -> Any:
+        """One empty item an optimizer step: what a step trains on is sampled inside it."""
+        return torch.utils.data.DataLoader([{} for _ in range(self.args.max_steps)], batch_size=None)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as TRL does, with a validation after the last step."""
+        output = super().train(*args, **kwargs)
+        self.validate()
+        return output
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Run one optimizer step's rollout, forward and backward passes. Returns the loss, shape ()."""
+        step = self.state.global_step
+        if step % self.args.validation_interval == 0:
+            self.validate()
+        began = time.perf_counter()
+        groups = self._rollout(step)
+        rows = self._rows(groups, step)
+        trained = time.perf_counter()
+        loss = self._backward(model, rows)
+        self._add("time/training", time.perf_counter() - trained)
+        self._add("step_time", time.perf_counter() - began)
+        return loss
+
+    def validate(self) -> dict[str, float]:
+        """Run one episode of each validation task and log its metrics as ``val/…``. Once a step at most.
+
+        Returns:
+            The metrics, empty without validation tasks or when this step was validated before.
+        """
+        step = self.state.global_step
+        if not self._val_tasks or self._validated_at == step:
+            return {}
+        self._validated_at = step
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        config = self.args
+        began = time.perf_counter()
+        groups = self._run_episodes(
+            self._val_tasks[rank::world],
+            1,
+            phase="val",
+            step=step,
+            temperature=config.temperature if config.val_temperature is None else config.val_temperature,
+        )
+        self._reporter.episodes("val", step, rank, [e for g in groups for e in (*g.episodes, *g.failed)])
+        stats = gather_object(self._stats(groups))
+        metrics = {f"val/{name}": value for name, value in rollout_metrics(stats, config.success_reward).items()}
+        for name in ("val/reward_std", "val/frac_reward_zero_std", "val/groups/best_reward", "val/groups/with_success"):
+            metrics.pop(name, None)  # groups of one episode
+        metrics["val/time"] = time.perf_counter() - began
+        self._reporter.validation(step, metrics)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Hand a step's metrics to the reporter as well."""
+        super().log(logs, start_time)
+        self._reporter.step(self.state.global_step, logs)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / STATE_FILE).write_text(
+            json.dumps({"template_hash": self.codec.template_hash})
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        Trainer._save_checkpoint(self, model, trial)
+
+    def save_now(self) -> Path:
+        """Write a checkpoint of the last whole step and return its folder."""
+        self._save_checkpoint(self.model, None)
+        return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._last_logps = result[0].detach()
+        return result
+
+    # Rollout
+
+    def _rollout(self, step: int) -> list[Group]:
+        """Sample this process's groups of the step; replace those without spread for some rounds."""
+        config, rank, world = self.args, self.accelerator.process_index, self.accelerator.num_processes
+        began = time.perf_counter()
+        sampling_s, env_s = self.collector.clock.sampling_s, self.collector.clock.env_s
+        self.engine.sync(step)
+        share = config.batch_size // world
+        kept: list[Group] = []
+        everything: list[Group] = []
+        for attempt in range(config.max_sampling_attempts):
+            wanted: list[int] = gather_object([share - len(kept)])
+            if not any(wanted):
+                break
+            tasks = self.task_stream.take(sum(wanted))
+            mine = tasks[sum(wanted[:rank]) : sum(wanted[: rank + 1])]
+            groups = self._run_episodes(
+                mine, config.episodes_per_task, phase=f"train{attempt}", step=step, temperature=config.temperature
+            )
+            everything += groups
+            last = attempt == config.max_sampling_attempts - 1
+            kept += [g for g in groups if last or has_spread([self._shaped(e) for e in g.episodes])]
+        self._add("time/rollout", time.perf_counter() - began)
+        self._add("time/sampling", self.collector.clock.sampling_s - sampling_s)
+        self._add("time/env", self.collector.clock.env_s - env_s)
+        stats: list[EpisodeStats] = gather_object(self._stats(everything))
+        for name, value in rollout_metrics(stats, config.success_reward).items():
+            self._add(name, value)
+        self._seen_tokens += sum(s.sampled_tokens + s.context_tokens for s in stats)
+        self._add("num_tokens", float(self._seen_tokens))
+        self._add("groups/sampled", float(sum(gather_object([len(everything)]))))
+        failed = sum(s.stop_reason == "error" for s in stats) / max(len(stats), 1)
+        if failed > config.max_error_share:
+            self._reporter.episodes("train", step, rank, [e for g in everything for e in (*g.episodes, *g.failed)])
+            why = next((e.stop_detail for g in everything for e in g.failed), "see the other processes")
+            raise TooManyErrorsError(
+                f"{failed:.0%} of the episodes of step {step} failed, more than max_error_share="
+                f"{config.max_error_share:.0%}. The first one: {why}. All are in {self._reporter.folder / 'episodes'}"
+            )
+        self._everything = everything
+        return kept
+
+    def _run_episodes(
+        self, tasks: Sequence[Task], episodes_per_task: int, *, phase: str, step: int, temperature: float
+    ) -> list[Group]:
+        validation = phase == "val"
+        sequential = validation and self.args.sequential_validation
+        with self._stop.waiting(), self._reporter.rollout(len(tasks) * episodes_per_task) as on_episode:
+            groups: list[Group] = []
+            for batch in [[task] for task in tasks] if sequential else [list(tasks)]:
+                groups += run_sync(
+                    self.collector.collect(
+                        batch,
+                        episodes_per_task,
+                        self._val_limits if validation else self._limits,
+                        temperature=temperature,
+                        phase=phase,
+                        step=step,
+                        on_episode=on_episode,
+                    )
+                )
+        return groups
+
+    def _stats(self, groups: Sequence[Group]) -> list[EpisodeStats]:
+        rank = self.accelerator.process_index
+        return [
+            EpisodeStats.of(episode, (rank, number), self._shaped(episode))
+            for number, group in enumerate(groups)
+            for episode in (*group.episodes, *group.failed)
+        ]
+
+    def _shaped(self, episode: Episode) -> float:
+        return episode.reward - self._overlong.cost(episode)
+
+    # Rows and loss
+
+    def _rows(self, groups: Sequence[Group], step: int) -> list[TrainRow]:
+        """Advantages and rows of this process's groups; everything sampled is recorded with its advantage."""
+        config = self.args
+        rewards = [[self._shaped(episode) for episode in group.episodes] for group in groups]
+        advantages = compute_advantages(rewards, config.scale_rewards)
+        needs_all = config.beta != 0.0 or self._entropy_bonus_enabled
+        rows: list[TrainRow] = []
+        rows_of_episode: list[int] = []
+        zero_spread = 0
+        for group, group_rewards, group_advantages in zip(groups, rewards, advantages, strict=True):
+            spread = has_spread(group_rewards)
+            zero_spread += not spread
+            for episode, shaped, advantage in zip(group.episodes, group_rewards, group_advantages, strict=True):
+                trains = (spread or needs_all) and not (config.overlong_masking and episode.truncated)
+                episode.provenance |= {"shaped_reward": shaped, "advantage": advantage, "trained": trains}
+                if not trains:
+                    continue
+                built = build_rows(episode, len(rows_of_episode))
+                tokens = sum(row.num_trained for row in built)
+                rows += [TrainRow(row, advantage, tokens) for row in built]
+                if built:
+                    rows_of_episode.append(len(built))
+        self._reporter.episodes(
+            "train",
+            step,
+            self.accelerator.process_index,
+            [e for g in self._everything for e in (*g.episodes, *g.failed)],
+        )
+        totals = gather_object([(zero_spread, sum(rows_of_episode), len(rows_of_episode))])
+        self._add("groups/zero_spread", float(sum(t[0] for t in totals)))
+        self._add("rows_per_episode", sum(t[1] for t in totals) / max(sum(t[2] for t in totals), 1))
+        return rows
+
+    def _backward(self, model: Any, rows: list[TrainRow]) -> torch.Tensor:
+        """All micro-batches of the step. Gradients are None afterwards when no process has a row."""
+        model.train()
+        device = self.accelerator.device
+        batches = pack(rows, self.args.micro_batch_tokens)
+        mine = StepTotals(
+            sum(row.row.num_trained for row in rows),
+            len({row.row.episode for row in rows}),
+            max((row.episode_tokens for row in rows), default=0),
+            len(batches),
+        )
+        totals = StepTotals.merge(gather_object([mine]))
+        self._add("trained_tokens", float(totals.tokens))
+        self._add("step_skipped", float(totals.micro_batches == 0))
+        total_loss = torch.zeros((), device=device)
+        if totals.micro_batches == 0:
+            return total_loss
+        scale = LossScale.of(self.args.loss_type, totals, self.args.max_model_length)
+        differences: list[torch.Tensor] = []
+        self.loss_type = self._token_loss_type
+        for number in range(totals.micro_batches):
+            self._check_stop(model)
+            inputs: dict[str, Any] = to_tensors(
+                batches[number] if number < len(batches) else [],
+                scale,
+                pad_token_id=self.processing_class.pad_token_id,
+                device=device,
+            )
+            inputs["num_items_in_batch"] = torch.tensor(scale.denominator, device=device)
+            if self.args.beta != 0.0:
+                inputs["ref_per_token_logps"] = self._reference_logps(inputs)
+            is_last = number == totals.micro_batches - 1
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                loss = self.compute_loss(model, inputs)
+                self.accelerator.backward(loss)
+            total_loss += loss.detach()
+            differences.append(self._sampling_differences(inputs))
+        every = torch.cat(differences)
+        gathered: list[tuple[float, int, float]] = gather_object(
+            [(every.sum().item(), every.numel(), every.max().item() if every.numel() else 0.0)]
+        )
+        self._add("sampling/sampling_logp_difference/mean", sum(g[0] for g in gathered) / sum(g[1] for g in gathered))
+        self._add("sampling/sampling_logp_difference/max", max(g[2] for g in gathered))
+        return total_loss
+
+    def _check_stop(self, model: Any) -> None:
+        if self._stop.requested:
+            model.zero_grad(set_to_none=True)
+            self._stop.check()
+
+    def _reference_logps(self, inputs: dict[str, Any]) -> torch.Tensor:
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        keep = inputs["completion_ids"].size(1)
+        with torch.no_grad():
+            if self.ref_model is not None:
+                return super()._get_per_token_logps_and_entropies(self.ref_model, ids, mask, keep)[0]
+            with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
+                return super()._get_per_token_logps_and_entropies(self.model, ids, mask, keep)[0]
+
+    def _sampling_differences(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """|training forward's log-probability - sampler's| of each trained token, shape (tokens,)."""
+        assert self._last_logps is not None
+        trained = inputs["tool_mask"] > 0
+        return (self._last_logps - inputs["sampling_per_token_logps"]).abs()[trained].float()
+
+    def _add(self, name: str, value: float) -> None:
+        self._metrics["train"][name].append(value)
+
+
+def _reward_comes_from_the_environment(**kwargs: Any) -> list[float]:
+    """Stands in for the reward functions TRL asks for; never called."""
+    raise RuntimeError("rewards come from the environment")
+
+
+def _as_list(eos_token_id: int | list[int] | None) -> list[int]:
+    """The three shapes that ``eos_token_id`` has in a generation config."""
+    if eos_token_id is None:
+        return []
+    return [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)

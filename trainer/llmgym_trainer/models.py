@@ -1,0 +1,83 @@
+"""Finds and loads the model to train: a built-in one, a hub name, a directory, or a run folder. No training here."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from llmgym.errors import ConfigError
+from llmgym_trainer.codec import Codec
+
+STATE_FILE = "llmgym.json"
+"""Stands in each checkpoint and holds the hash of the chat template it was trained with."""
+
+
+def resolve_model(name: str, seed: int) -> str:
+    """Turn what a user may write for a model into a directory or hub name.
+
+    Args:
+        name: ``"tiny"`` or ``"smollm2"`` (built and warmed up here when not cached yet), a run folder (its last
+            checkpoint), a directory, or a hub name.
+        seed: Seed of a built-in model's warm-up.
+    """
+    if name == "tiny":
+        from llmgym_trainer.tiny import tiny_model
+
+        return str(tiny_model(seed))
+    if name == "smollm2":
+        from llmgym_trainer.smollm2 import smollm2_model
+
+        return str(smollm2_model(seed))
+    path = Path(name)
+    if (path / "metrics.jsonl").is_file() or (path / "config.yaml").is_file():
+        return str(last_checkpoint(path))
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ConfigError(f"there is no model directory {name!r}")
+    return name
+
+
+def last_checkpoint(run: Path) -> Path:
+    """The checkpoint of the highest step in a run folder."""
+    found = [(int(match[1]), path) for path in run.iterdir() if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))]
+    if not found:
+        raise ConfigError(f"the run folder {str(run)!r} holds no checkpoint")
+    return max(found)[1]
+
+
+def load_model(path: str, *, dtype: torch.dtype, **kwargs: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer; an adapter checkpoint is merged into its base model.
+
+    Args:
+        path: Directory or hub name.
+        dtype: Of the weights.
+        kwargs: Passed on to ``AutoModelForCausalLM.from_pretrained``.
+
+    Raises:
+        ConfigError: Nothing is there, or the checkpoint was trained with another chat template than it has now.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if (Path(path) / "adapter_config.json").is_file():
+            from peft import AutoPeftModelForCausalLM
+
+            model = AutoPeftModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs).merge_and_unload()
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, "
+            "or 'tiny'"
+        ) from error
+    state = Path(path) / STATE_FILE
+    if state.is_file():
+        trained, now = json.loads(state.read_text())["template_hash"], Codec(tokenizer).template_hash
+        if trained != now:
+            raise ConfigError(
+                f"{path} was trained with chat template {trained} but its tokenizer now has {now}; restore the template"
+            )
+    return model, tokenizer

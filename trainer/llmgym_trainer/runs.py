@@ -1,0 +1,109 @@
+"""The folder of a run: configuration, metrics, episodes, picture. Knows files, no model and no task."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmgym.episode import Episode
+from llmgym.errors import ConfigError
+from llmgym.records import write_episodes
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """``<runs_dir>/<run_name>/`` of one run. Make one with :meth:`create`.
+
+    Attributes:
+        path: The folder.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, run_name: str | None) -> RunFolder:
+        """Make the folder of a new run.
+
+        Args:
+            runs_dir: Folder that holds the run folders.
+            run_name: Name of the run; None takes the time, and a number where that is taken.
+
+        Raises:
+            ConfigError: There is a run of that name already, or the name is no plain folder name.
+        """
+        root = Path(runs_dir)
+        if run_name is not None:
+            if Path(run_name).name != run_name or run_name in (".", ".."):
+                raise ConfigError(f"run_name={run_name!r} must be a plain folder name")
+            names = [run_name]
+        else:
+            now = time.strftime("%Y%m%d-%H%M%S")
+            names = [now, *(f"{now}-{number}" for number in range(2, 100))]
+        for name in names:
+            try:
+                (root / name / "episodes").mkdir(parents=True)
+                return cls(root / name)
+            except FileExistsError:
+                continue
+        raise ConfigError(
+            f"there is a run {str(root / names[0])!r} already, and no run writes into another one's folder; choose "
+            "another run_name, or leave it out"
+        )
+
+    def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``. What is not a finite number becomes null, and only that."""
+        line: dict[str, Any] = {"step": step}
+        for key, value in metrics.items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            line[key] = value if finite else None
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All lines of ``metrics.jsonl``."""
+        return read_metrics(self.path)
+
+    def write_episodes(self, name: str, episodes: Iterable[Episode]) -> None:
+        """Append episodes to ``episodes/<name>.jsonl``."""
+        write_episodes(self.path / "episodes" / f"{name}.jsonl", episodes)
+
+
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """All lines of a run's ``metrics.jsonl``, in order; none when there is no such file."""
+    path = Path(run) / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def plot_run(run: str | Path) -> Path:
+    """Draw training reward and validation success of a run into its ``reward.png`` and return the path."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = read_metrics(run)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for key, label, style in (
+        ("reward", "training reward", {"color": "tab:blue", "alpha": 0.6}),
+        ("val/success", "validation success", {"color": "tab:orange", "marker": "o"}),
+    ):
+        points = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, **style)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("mean over episodes")
+    axes.set_ylim(min(-0.12, axes.get_ylim()[0]), max(1.02, axes.get_ylim()[1]))
+    axes.grid(alpha=0.3)
+    axes.set_title(Path(run).name)
+    if axes.lines:
+        axes.legend(loc="lower right")
+    path = Path(run) / "reward.png"
+    figure.savefig(path, dpi=120)
+    return path

@@ -1,0 +1,149 @@
+"""``train_multi_turn``: from settings, tasks and an environment to a trained model. Wires parts, owns none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from peft import PeftConfig
+
+from llmgym.env import Env
+from llmgym.errors import ConfigError
+from llmgym.registry import env_factory as as_env_factory
+from llmgym.task import Task, check_unique_ids
+from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer
+from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.models import load_model, resolve_model
+from llmgym_trainer.reporting import Reporter, check_wandb
+from llmgym_trainer.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left behind.
+
+    Attributes:
+        run_dir: The run's folder: ``config.yaml``, ``metrics.jsonl``, ``episodes/``, ``reward.png``, checkpoints.
+        checkpoint: The last checkpoint, a directory that ``AutoModelForCausalLM.from_pretrained`` loads (an
+            adapter when one was trained).
+        steps: Whole optimizer steps done.
+        interrupted: Whether Ctrl-C ended the run.
+    """
+
+    run_dir: Path
+    checkpoint: Path
+    steps: int
+    interrupted: bool
+
+
+def train_multi_turn(
+    config: GRPOConfig,
+    *,
+    tasks: Sequence[Task],
+    env_factory: Callable[[Task], Env] | type[Env],
+    val_tasks: Sequence[Task] | None = None,
+    peft_config: PeftConfig | None = None,
+    env_id: str = "",
+) -> TrainResult:
+    """Train a model with multi-turn GRPO over whole episodes.
+
+    Args:
+        config: All settings; ``max_turns`` is required.
+        tasks: Training tasks, at least ``config.batch_size``.
+        env_factory: Builds a fresh environment for one episode of a task, or an :class:`llmgym.Env` subclass.
+        val_tasks: Held-out tasks, one episode each at step 0, every ``validation_interval`` steps and at the end.
+        peft_config: Trains an adapter, such as ``peft.LoraConfig(...)``, instead of all weights.
+        env_id: Recorded in the episodes; None takes the environment's class.
+
+    Returns:
+        Where everything is.
+
+    Raises:
+        ConfigError: A setting is missing or contradicts another; raised before a model loads.
+        TooManyErrorsError: More episodes failed than ``max_error_share``.
+    """
+    config.limits()
+    if len(tasks) < config.batch_size:
+        raise ConfigError(
+            f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
+        )
+    check_unique_ids(tasks)
+    check_unique_ids(val_tasks or [])
+    check_wandb(config.wandb_project)
+
+    state = PartialState()
+    folder = _shared_run_folder(config, state)
+    config.output_dir = str(folder.path)
+    if state.is_main_process:
+        config.to_yaml(folder.path / "config.yaml")
+    with state.main_process_first():
+        path = resolve_model(config.model, config.seed)
+    on_gpu = config.device.type == "cuda"
+    dtype = torch.bfloat16 if on_gpu and peft_config is not None and config.bf16 else torch.float32
+    model, tokenizer = load_model(path, dtype=dtype, **_model_kwargs(config))
+
+    stop = StopRequest()
+    reporter = Reporter(config, folder, is_main=state.is_main_process)
+    try:
+        trainer = MultiTurnGRPOTrainer(
+            model,
+            config,
+            tasks=tasks,
+            env_factory=as_env_factory(env_factory),
+            tokenizer=tokenizer,
+            reporter=reporter,
+            val_tasks=val_tasks,
+            peft_config=peft_config,
+            stop=stop,
+            env_id=env_id,
+        )
+        interrupted = False
+        with stop.on_ctrl_c():
+            try:
+                trainer.train()
+            except TrainingInterrupted:
+                interrupted = True
+                checkpoint = trainer.save_now()
+                reporter.write(f"stopped after step {trainer.state.global_step}; saved {checkpoint}")
+        steps = trainer.state.global_step
+        trainer.engine.close()
+    finally:
+        reporter.close()
+    return TrainResult(folder.path, folder.path / f"checkpoint-{steps}", steps, interrupted)
+
+
+def _shared_run_folder(config: GRPOConfig, state: PartialState) -> RunFolder:
+    """Let the first process make the folder, and tell the others which (or why not)."""
+    made: list[Any] = [None]
+    if state.is_main_process:
+        try:
+            made[0] = RunFolder.create(config.runs_dir, config.run_name)
+        except ConfigError as error:
+            made[0] = error
+    broadcast_object_list(made)
+    if isinstance(made[0], ConfigError):
+        raise made[0]
+    folder: RunFolder = made[0]
+    return folder
+
+
+def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
+    kwargs = config.model_init_kwargs
+    if isinstance(kwargs, str):
+        raise ConfigError(f"model_init_kwargs must be a mapping, got {kwargs!r}")
+    return {"trust_remote_code": config.trust_remote_code, **(kwargs or {})}
+
+
+def announce(result: TrainResult) -> None:
+    """Print where a run left what."""
+    print(
+        f"model: {result.checkpoint}\nrun folder: {result.run_dir} (reward.png, metrics.jsonl, episodes/)",
+        file=sys.stderr,
+    )
