@@ -166,5 +166,8 @@ class _CallThread:
                 try:
                     outcome.set_result(function())
                 except BaseException as error:  # noqa: BLE001 - carried to whoever waits, whatever it is
+                    if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                        # A future cannot hold StopIteration, and sys.exit() in an environment must not end the process.
+                        error = RuntimeError(f"{type(error).__name__}: {error}")
                     outcome.set_exception(error)
             del outcome, function  # while waiting for the next call, keep nothing of this one alive

@@ -284,7 +284,7 @@ def _tasks_of(
     entry: registry.EnvEntry, split: str, tasks: Sequence[Task] | None, options: Mapping[str, Any]
 ) -> list[Task]:
     if tasks is None:
-        return [] if entry.tasks is None and not options else entry.load_tasks(split, **options)
+        return [] if entry.tasks is None and not options else _split_tasks(entry, split, options)
     if options:
         raise TaskError(
             f"tasks=[...] takes the place of a split, so {', '.join(options)} would have no effect; drop it"
@@ -295,6 +295,17 @@ def _tasks_of(
     if not tasks:
         raise TaskError("tasks=[] holds no task; leave it out to use the split's")
     return list(tasks)
+
+
+_loaded: dict[str, tuple[registry.EnvEntry, list[Task]]] = {}
+
+
+def _split_tasks(entry: registry.EnvEntry, split: str, options: Mapping[str, Any]) -> list[Task]:
+    """Load a split once a process; generating it for each of many environments would take longer than they do."""
+    key = repr((entry.id, split, sorted(options.items())))
+    if key not in _loaded or _loaded[key][0] is not entry:
+        _loaded[key] = (entry, entry.load_tasks(split, **options))
+    return _loaded[key][1]
 
 
 def read_action(action: Any, turn: int = 0) -> Message:

@@ -1,0 +1,152 @@
+"""run_sync: from plain code, inside a running loop, after a fork, and with what coroutines may raise."""
+
+import asyncio
+import contextvars
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from llmgym.event_loop import run_sync
+
+
+async def loop_and_thread():
+    return asyncio.get_running_loop(), threading.current_thread()
+
+
+def test_all_calls_share_one_loop_on_another_thread():
+    first, second = run_sync(loop_and_thread()), run_sync(loop_and_thread())
+    assert first == second
+    assert first[1] is not threading.current_thread()
+    assert first[1].daemon
+
+
+def test_background_work_goes_on_between_calls():
+    done = threading.Event()
+
+    async def start():
+        async def later():
+            await asyncio.sleep(0)
+            done.set()
+
+        start.task = asyncio.create_task(later())
+
+    run_sync(start())
+    assert done.wait(10)
+
+
+def test_inside_a_running_loop_as_in_a_notebook():
+    async def cell():
+        return run_sync(loop_and_thread())[0] is asyncio.get_running_loop()
+
+    assert asyncio.run(cell()) is False
+
+
+def test_context_variables_of_the_caller_are_seen():
+    variable = contextvars.ContextVar("variable", default="unset")
+    variable.set("by the caller")
+
+    async def read():
+        return variable.get()
+
+    assert run_sync(read()) == "by the caller"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_exceptions_reach_the_caller_and_the_loop_lives_on(error):
+    async def fail():
+        raise error
+
+    before = run_sync(loop_and_thread())
+    with pytest.raises(type(error)):
+        run_sync(fail())
+    assert run_sync(loop_and_thread()) == before
+
+
+def test_an_interrupt_cancels_the_coroutine():
+    cancelled = threading.Event()
+
+    async def interrupt_the_caller():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(interrupt_the_caller())
+    assert cancelled.wait(10)
+
+
+def test_a_call_from_the_loop_itself_is_an_error_and_no_deadlock():
+    async def inner():
+        return 1
+
+    async def outer():
+        return run_sync(inner())
+
+    with pytest.raises(RuntimeError, match="from_gym"):
+        run_sync(outer())
+
+
+def test_a_fork_gets_a_loop_of_its_own():
+    run_sync(loop_and_thread())
+    parent, child = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # the child: report and leave without running pytest's exit handlers
+
+        async def add():
+            await asyncio.sleep(0.001)
+            return 41 + 1
+
+        os.write(child, str(run_sync(add())).encode())
+        os._exit(0)
+    os.close(child)
+    with os.fdopen(parent) as answer:
+        assert answer.read() == "42"
+    assert os.waitpid(pid, 0)[1] == 0
+
+    async def still_sleeps():
+        await asyncio.sleep(0.001)
+        return "parent"
+
+    assert run_sync(still_sleeps()) == "parent"
+
+
+def _answer_in_worker(queue):
+    queue.put(run_sync(asyncio.sleep(0.001, "worker")))
+
+
+def test_a_forked_worker_process():
+    run_sync(loop_and_thread())
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    worker = context.Process(target=_answer_in_worker, args=(queue,))
+    worker.start()
+    assert queue.get(timeout=60) == "worker"
+    worker.join(60)
+    assert worker.exitcode == 0
+
+
+def test_a_call_while_the_interpreter_shuts_down_does_not_hang():
+    program = """
+import asyncio, os
+from llmgym.event_loop import run_sync
+
+class Late:
+    def __del__(self, run_sync=run_sync, sleep=asyncio.sleep, write=os.write):
+        try:
+            run_sync(sleep(0))
+        except RuntimeError as error:
+            write(1, str(error).encode())
+
+run_sync(asyncio.sleep(0))
+late = Late()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "the interpreter is shutting down" in result.stdout
