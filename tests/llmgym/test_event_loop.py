@@ -70,8 +70,12 @@ def test_exceptions_reach_the_caller_and_the_loop_lives_on(error):
 def test_an_interrupt_cancels_the_coroutine():
     cancelled = threading.Event()
 
+    caller = threading.get_ident()
+
     async def interrupt_the_caller():
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while sys._current_frames()[caller].f_code.co_name != "wait":  # it is not waiting for us yet
+            await asyncio.sleep(0.001)
+        signal.pthread_kill(caller, signal.SIGINT)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
