@@ -76,7 +76,7 @@ def normalize_message(value: Any, *, role: Role | None = None, call_id_prefix: s
     if isinstance(value, str) and role is not None:
         value = {"role": role, "content": value}
     if not isinstance(value, Mapping):
-        wanted = f"{role} message" if role else "chat message"
+        wanted = f"message with role {role!r}" if role else "chat message"
         raise MessageError(
             f"expected a {wanted}, a dictionary such as {{'role': {role or 'user'!r}, 'content': '...'}}; "
             f"got {_short(value)}"
