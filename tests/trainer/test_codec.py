@@ -32,6 +32,37 @@ COMPACT_AMBER = '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</t
 COMPACT_COBALT = '<tool_call>{"name": "lookup", "arguments": {"key": "cobalt"}}</tool_call>'
 LLAMA_AMBER = '{"name": "lookup", "parameters": {"key": "amber"}}'
 
+PIECES = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        '{"name": ',
+        '"lookup", ',
+        '"arguments": ',
+        '"parameters": ',
+    ),
+    *(
+        "{",
+        "}",
+        "{}",
+        "}}",
+        "[",
+        '"',
+        "\n",
+        " ",
+        "null",
+        "NaN",
+        "1e999",
+        "\\ud800",
+        "é",
+        "42",
+        LLAMA_AMBER,
+        COMPACT_AMBER,
+    ),
+]
+
 
 def held_and_rest(codec, history, new, completion):
     """The ids held after sampling ``completion`` for the last message of a history, and what extend adds."""
@@ -310,6 +341,12 @@ def test_parse_never_raises(name):
         ids = [rng.randrange(size) for _ in range(rng.randrange(12))]
         turn = codec.parse(ids, "stop", call_id_prefix="call_0_")
         assert (turn.message is None) == (turn.stop is StopReason.PARSE_FAILURE)
+    pieces = [*PIECES, "<|python_tag|>"] if name == "llama3_1" else PIECES
+    for _ in range(2000):
+        turn = codec.parse(ids_of(codec, "".join(rng.choices(pieces, k=rng.randrange(1, 9)))), "stop")
+        assert (turn.message is None) == (turn.stop is StopReason.PARSE_FAILURE)
+        if turn.message is not None:
+            codec.render([USER, turn.message, result("7")], [LOOKUP])
     for ids in ([size + 5], [-1], [2**40]):
         assert "the tokenizer has no token" in codec.parse(ids, "stop", call_id_prefix="call_0_").detail
 
