@@ -122,7 +122,11 @@ def find(reference: str) -> EnvEntry:
         if callable(target):
             return EnvEntry(reference, target)
         bases = (Env, gymnasium.Env)
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, bases)]
+        classes = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isclass(value) and issubclass(value, bases) and not inspect.isabstract(value)
+        ]
         raise UnknownEnvironmentError(
             f"{where} has no environment {name!r}; it defines {', '.join(classes) or 'none'}.{did_you_mean(name, classes)}"
         )
@@ -203,6 +207,12 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None and spec.loader is not None  # a .py file always has a loader
     module = importlib.util.module_from_spec(spec)
+    if str(path.resolve().parent) not in sys.path:
+        sys.path.append(str(path.resolve().parent))  # the file may import its neighbours, as when it is run
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

@@ -6,9 +6,9 @@ import random
 from fractions import Fraction
 
 import pytest
-from llmgym_environments.calculator import MAX_BITS, MAX_NESTING, evaluate, format_number, parse_number
 
 from llmgym.errors import ToolError
+from llmgym_environments.calculator import MAX_BITS, MAX_NESTING, evaluate, format_number, parse_number
 
 
 @pytest.mark.parametrize(

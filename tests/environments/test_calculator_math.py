@@ -8,12 +8,12 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
-from llmgym_environments.tool_use_game import ToolUseGameEnv
 
 import llmgym
 from llmgym import StopReason, Task
 from llmgym.errors import TaskError
+from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
+from llmgym_environments.tool_use_game import ToolUseGameEnv
 
 
 def play(*messages, task):

@@ -7,16 +7,16 @@ import random
 from collections import Counter
 
 import pytest
+
+import llmgym
+from llmgym import Policy, StopReason, Task
+from llmgym.errors import TaskError
 from llmgym_environments.tool_use_game import (
     TOOL_USE_GAME_TASKS,
     ToolUseGameEnv,
     ToolUseGameExpert,
     generate_tasks,
 )
-
-import llmgym
-from llmgym import Policy, StopReason, Task
-from llmgym.errors import TaskError
 
 TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
 

@@ -8,14 +8,14 @@ from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from llmgym_trainer.codec import Codec, load_chat_template
-from llmgym_trainer.engine import Sample, SamplingParams
-from llmgym_trainer.rows import Row
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from llmgym import Env, StepResult, Task
 from llmgym.messages import Message, ToolSpec
+from llmgym_trainer.codec import Codec, load_chat_template
+from llmgym_trainer.engine import Sample, SamplingParams
+from llmgym_trainer.rows import Row
 
 CORPUS = [
     "user assistant system tool result answer question What is the value of amber and cobalt? The answer is 42.",

@@ -1,4 +1,5 @@
 import pytest
+
 from llmgym_trainer.parsing import HermesCalls, LlamaCalls, ParsedCall, ParseError, split_reasoning
 
 HERMES, LLAMA = HermesCalls(), LlamaCalls()

@@ -3,10 +3,10 @@ import random
 
 import pytest
 from families import LOOKUP, ScriptedEngine, ScriptedEnv, build_codec, ids_of, result
-from llmgym_trainer.policy import ModelPolicy
 
 from llmgym import EpisodeLimits, StepResult, StopReason, Task, run_episode
 from llmgym.errors import ConfigError
+from llmgym_trainer.policy import ModelPolicy
 
 USER = {"role": "user", "content": "What is amber?"}
 AMBER = '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</tool_call><|im_end|>'

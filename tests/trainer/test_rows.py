@@ -12,10 +12,10 @@ from families import (
     result,
     segments,
 )
-from llmgym_trainer.policy import ModelPolicy
-from llmgym_trainer.rows import RowError, build_rows
 
 from llmgym import Episode, EpisodeLimits, StopReason, Task, Turn, TurnTokens, run_episode
+from llmgym_trainer.policy import ModelPolicy
+from llmgym_trainer.rows import RowError, build_rows
 
 USER = {"role": "user", "content": "What is amber?"}
 AND_NOW = {"role": "user", "content": "And now?"}

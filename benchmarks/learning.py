@@ -1,0 +1,160 @@
+"""Measures the claim of the README: the tiny policy learns ToolUseGame-v0, and does not learn from shuffled rewards.
+
+For each seed: warm the policy up from nothing (empty cache), score it on 200 level-1 test tasks at temperature 1,
+train it with the settings of ``llmgym train ToolUseGame-v0``, and score it again. The control is the same run with the
+rewards shuffled within their groups. Each run is a process of its own, so that its peak memory is its own.
+
+    python benchmarks/learning.py --out docs/learning            # three seeds and three controls
+    python benchmarks/learning.py --out docs/learning --plot     # draw the picture again from the figures
+
+Writes ``<out>/results.json`` and ``<out>/learning.png``. Run it with nothing else on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+
+def run_one(seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Warm up, score, train, score; returns the figures of one run."""
+    import torch
+
+    import llmgym
+    from llmgym.registry import find
+    from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+    from llmgym_trainer.cli import default_lora
+    from llmgym_trainer.models import resolve_model
+    from llmgym_trainer.presets import preset
+    from llmgym_trainer.runs import read_metrics
+
+    class ShuffledRewards(MultiTurnGRPOTrainer):
+        """The control: every group keeps its rewards, but not which episode earned which."""
+
+        def _run_episodes(self, *args: Any, **kwargs: Any) -> Any:
+            groups = super()._run_episodes(*args, **kwargs)
+            if kwargs["phase"] != "val":
+                for number, group in enumerate(groups):
+                    rewards = [episode.reward for episode in group.episodes]
+                    random.Random(f"{seed}/{kwargs['step']}/{number}").shuffle(rewards)
+                    for episode, reward in zip(group.episodes, rewards, strict=True):
+                        episode.reward = reward
+            return groups
+
+    began = time.perf_counter()
+    path = resolve_model(model, seed)
+    warmed = time.perf_counter()
+    settings = {**preset(model), "seed": seed, **overrides}
+    config = GRPOConfig(**{**settings, "model": path, "runs_dir": tempfile.mkdtemp()})
+    entry = find("ToolUseGame-v0")
+    with mock.patch("llmgym_trainer.train.MultiTurnGRPOTrainer", ShuffledRewards if shuffled else MultiTurnGRPOTrainer):
+        result = train_multi_turn(
+            config,
+            tasks=entry.load_tasks("train", level=1),
+            env_factory=entry.make_env,
+            val_tasks=entry.load_tasks("test", level=1, count=200),
+            peft_config=default_lora() if model == "smollm2" else None,
+            env_id=entry.id,
+        )
+    ended = time.perf_counter()
+    lines = read_metrics(result.run_dir)
+    return {
+        "seed": seed,
+        "shuffled": shuffled,
+        "model": model,
+        "warm_up_s": warmed - began,
+        "train_s": ended - warmed,
+        "validation_s": sum(line.get("val/time", 0.0) for line in lines),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "threads": torch.get_num_threads(),
+        "llmgym": llmgym.__version__,
+        "validation": [(line["step"], line["val/success"]) for line in lines if "val/success" in line],
+        "reward": [(line["step"], line["reward"]) for line in lines if "reward" in line],
+        "step_s": [(line["step"], line["step_time"]) for line in lines if "step_time" in line],
+        "max_logp_difference": [
+            (line["step"], line["sampling/sampling_logp_difference/max"])
+            for line in lines
+            if "sampling/sampling_logp_difference/max" in line
+        ],
+    }
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw held-out success of all runs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for run in results:
+        color = "tab:gray" if run["shuffled"] else "tab:orange"
+        label = "control: rewards shuffled within groups" if run["shuffled"] else "multi-turn GRPO"
+        known = axes.get_legend_handles_labels()[1]
+        axes.plot(
+            *zip(*run["validation"], strict=True), color=color, marker="o", label=None if label in known else label
+        )
+    axes.axhline(0.9, color="tab:green", linestyle=":", linewidth=1)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("success on 200 test tasks, temperature 1")
+    axes.set_ylim(0, 1)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center right")
+    axes.set_title(f"ToolUseGame-v0, level 1, --model {results[0]['model']}, one line a seed")
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--no-control", action="store_true")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], help="setting that differs from the preset"
+    )
+    parser.add_argument("--plot", action="store_true", help="only draw the picture from results.json")
+    parser.add_argument("--one", metavar="SEED,SHUFFLED", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        from llmgym_trainer.config import parse_settings
+
+        seed, shuffled = map(int, args.one.split(","))
+        overrides = parse_settings(dict(item.split("=", 1) for item in args.set), source="--set")
+        json.dump(run_one(seed, bool(shuffled), args.model, overrides), args.out.open("w"))
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "results.json"
+    results = json.loads(file.read_text()) if args.plot else []
+    if not args.plot:
+        for seed in args.seeds:
+            with (
+                tempfile.TemporaryDirectory() as folder
+            ):  # holds the seed's cache: GRPO fills it, its control reuses it
+                for shuffled in [0] if args.no_control else [0, 1]:
+                    part = Path(folder) / "part.json"
+                    command = [sys.executable, __file__, "--out", str(part), "--model", args.model]
+                    command += ["--one", f"{seed},{shuffled}", *(f"--set={item}" for item in args.set)]
+                    subprocess.run(command, check=True, env={**os.environ, "LLMGYM_CACHE": folder})
+                    results.append(json.loads(part.read_text()))
+                    file.write_text(json.dumps(results, indent=1))
+    plot(results, args.out / "learning.png")
+    for run in results:
+        first, last = run["validation"][0][1], run["validation"][-1][1]
+        print(
+            f"seed {run['seed']} {'control' if run['shuffled'] else 'GRPO   '}: success {first:.3f} -> {last:.3f}, "
+            f"warm-up {run['warm_up_s']:.0f} s, training {run['train_s']:.0f} s of which validation "
+            f"{run['validation_s']:.0f} s, peak {run['peak_memory_mib']:.0f} MiB"
+        )
+
+
+if __name__ == "__main__":
+    main()
