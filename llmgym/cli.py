@@ -1,0 +1,78 @@
+"""The ``llmgym`` command. Knows the commands; each does its work elsewhere, and the trainer is imported only to train."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+
+import llmgym
+from llmgym.errors import LLMGymError, TaskError
+from llmgym.registry import SPLITS, EnvEntry, find
+from llmgym.task import Task
+
+_TRAINER_NEEDS = ("torch", "transformers", "trl", "accelerate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0, or 2 when llmgym refuses what it was given."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # `my_module:MyEnv-v0` means a module in this folder too
+    try:
+        if arguments[:1] == ["train"]:  # its options are the trainer's, which argparse here does not know
+            return _train(arguments[1:])
+        parser = _parser()
+        options = parser.parse_args(arguments)
+        if options.command == "list":
+            return _list()
+        parser.print_help()
+        return 0
+    except LLMGymError as error:
+        print(f"llmgym: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="llmgym", description="Tool-use environments for language models.")
+    parser.add_argument("--version", action="version", version=f"llmgym {llmgym.__version__}")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
+    commands.add_parser("list", help="show the registered environments")
+    return parser
+
+
+def _train(arguments: list[str]) -> int:
+    missing = [name for name in _TRAINER_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f'llmgym train needs the trainer: pip install "llmgym[train]" (not installed: {", ".join(missing)})',
+            file=sys.stderr,
+        )
+        return 2
+    status: int = importlib.import_module("llmgym_trainer.cli").train_main(arguments)
+    return status
+
+
+def _list() -> int:
+    for id in llmgym.registered_ids():
+        print("\n".join(_describe(find(id))))
+    return 0
+
+
+def _describe(entry: EnvEntry) -> list[str]:
+    by_split = {}
+    for split in SPLITS:
+        with contextlib.suppress(TaskError):  # not every environment has tasks, or every split
+            by_split[split] = entry.load_tasks(split)
+    environment = entry.make_env(next(iter(by_split.get("train", [])), Task("")))
+    page = inspect.cleandoc(type(environment).__doc__ or "").splitlines()
+    about = next((line for line in page if line and not line.startswith("#")), "no docstring")
+    tools = ", ".join(spec["function"]["name"] for spec in environment.tool_specs)
+    sizes = ", ".join(f"{split} {len(tasks)}" for split, tasks in by_split.items())
+    return [entry.id, f"  {about}", f"  tools: {tools or 'none'}", f"  tasks: {sizes or 'none'}"]

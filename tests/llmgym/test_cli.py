@@ -1,0 +1,119 @@
+"""The command line: what it prints, its exit status, and that it stays light."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import llmgym
+from llmgym import cli
+from llmgym.errors import ConfigError
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"llmgym {llmgym.__version__}\n"
+
+
+def test_list_shows_each_environment_with_its_tools_and_tasks(capsys):
+    assert cli.main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^ToolUseGame-v0\n  [A-Z].*\n  tools: list_fact_keys, lookup, calculator\n  tasks: train \d+, val \d+, test \d+$",
+        out,
+        re.MULTILINE,
+    )
+    assert [line for line in out.splitlines() if line[0] != " "] == llmgym.registered_ids()
+
+
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "train" in out
+    assert "list" in out
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fly"])
+    assert stop.value.code == 2
+    assert "fly" in capsys.readouterr().err
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """Stand in for the trainer: pretend that it is installed, and keep the arguments it is called with."""
+    module = types.ModuleType("llmgym_trainer.cli")
+    module.given = []
+    module.train_main = lambda argv: module.given.append(argv) or 3
+    monkeypatch.setattr(cli, "_TRAINER_NEEDS", ())
+    monkeypatch.setitem(sys.modules, "llmgym_trainer", types.ModuleType("llmgym_trainer"))
+    monkeypatch.setitem(sys.modules, "llmgym_trainer.cli", module)
+    return module
+
+
+def test_train_hands_everything_over(trainer):
+    assert cli.main(["train", "ToolUseGame-v0", "--num-steps", "2", "--help"]) == 3
+    assert trainer.given == [["ToolUseGame-v0", "--num-steps", "2", "--help"]]
+
+
+def test_an_error_of_llmgym_is_one_line_and_status_2(trainer, capsys):
+    def refuse(argv):
+        raise ConfigError("max_turns must be\n  at least 1, got 0")
+
+    trainer.train_main = refuse
+    assert cli.main(["train", "ToolUseGame-v0"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "llmgym: max_turns must be at least 1, got 0\n"
+    assert captured.out == ""
+
+
+def test_an_error_of_somebody_else_keeps_its_traceback(trainer):
+    def fail(argv):
+        raise ZeroDivisionError("a bug")
+
+    trainer.train_main = fail
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        cli.main(["train", "ToolUseGame-v0"])
+
+
+@pytest.mark.parametrize("missing", ["torch", "trl"])
+def test_train_without_the_trainer_says_what_to_install(monkeypatch, capsys, missing):
+    monkeypatch.setattr(cli, "_TRAINER_NEEDS", ("json", f"no_such_{missing}"))
+    assert cli.main(["train", "ToolUseGame-v0"]) == 2
+    err = capsys.readouterr().err
+    assert 'llmgym train needs the trainer: pip install "llmgym[train]"' in err
+    assert f"no_such_{missing}" in err
+    assert "json" not in err
+
+
+def test_the_commands_stay_light():
+    code = """
+import sys
+from llmgym.cli import main
+assert main(["list"]) == 0
+assert main([]) == 0
+sys.exit(", ".join(name for name in ("torch", "transformers", "trl") if name in sys.modules) or 0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_console_script_is_installed():
+    done = subprocess.run(["llmgym", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"llmgym {llmgym.__version__}\n"
+
+
+def test_modules_of_the_current_folder_can_be_named(tmp_path, monkeypatch, trainer):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "module_of_the_folder.py").write_text(
+        "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"
+    )
+    trainer.train_main = lambda argv: llmgym.registry.find(argv[0]) and 0
+    assert cli.main(["train", "module_of_the_folder:MyEnv"]) == 0
