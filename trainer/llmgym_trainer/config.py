@@ -53,6 +53,7 @@ REFUSED = {
     "reward_weights": (None, "the reward comes from the environment as one number"),
     "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
     "sync_ref_model": (False, "the reference model stays the initial one"),
+    "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
     "max_steps_off_policy": (
         None,
@@ -91,6 +92,9 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
     """
 
     model: str = _setting("tiny", "Hub name or directory of the model; 'tiny' and 'smollm2' are built in.")
+    chat_template: str | None = _setting(
+        None, "Template file, 'compact' or 'hermes', for a model whose own template cannot show tools."
+    )
     batch_size: int = _setting(8, "Tasks an optimizer step, over all processes.")
     episodes_per_task: int = _setting(
         8, "Episodes of each task in a step: the group that advantages compare. At least 2."

@@ -116,7 +116,9 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         ]
         self._token_loss_type = "cispo" if config.loss_type == "cispo" else "dapo"
         self.codec = Codec(
-            tokenizer, template_kwargs=config.chat_template_kwargs, extra_stop_ids=_as_list(model.generation_config.eos_token_id)
+            tokenizer,
+            template_kwargs=config.chat_template_kwargs,
+            extra_stop_ids=_as_list(model.generation_config.eos_token_id),
         )
         self.codec.probe()
         sampled_from: Any = self.accelerator.unwrap_model(self.model)
@@ -348,6 +350,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         scale = LossScale.of(self.args.loss_type, totals, self.args.max_model_length)
         differences: list[torch.Tensor] = []
         self.loss_type = self._token_loss_type
+        self.current_gradient_accumulation_steps = totals.micro_batches  # what TRL divides an entropy bonus by
         for number in range(totals.micro_batches):
             self._check_stop(model)
             inputs: dict[str, Any] = to_tensors(
@@ -356,7 +359,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                 pad_token_id=self.processing_class.pad_token_id,
                 device=device,
             )
-            inputs["num_items_in_batch"] = torch.tensor(scale.denominator, device=device)
+            # TRL multiplies this by the micro-batches of the step, and the product is the denominator.
+            inputs["num_items_in_batch"] = torch.tensor(scale.denominator / totals.micro_batches, device=device)
             if self.args.beta != 0.0:
                 inputs["ref_per_token_logps"] = self._reference_logps(inputs)
             is_last = number == totals.micro_batches - 1

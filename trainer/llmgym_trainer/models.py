@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from llmgym.errors import ConfigError
-from llmgym_trainer.codec import Codec
+from llmgym_trainer.codec import Codec, load_chat_template
 
 STATE_FILE = "llmgym.json"
 """Stands in each checkpoint and holds the hash of the chat template it was trained with."""
@@ -49,12 +49,15 @@ def last_checkpoint(run: Path) -> Path:
     return max(found)[1]
 
 
-def load_model(path: str, *, dtype: torch.dtype, **kwargs: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(
+    path: str, *, dtype: torch.dtype, chat_template: str | None = None, **kwargs: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer; an adapter checkpoint is merged into its base model.
 
     Args:
         path: Directory or hub name.
         dtype: Of the weights.
+        chat_template: Name or file of a template that replaces the tokenizer's own; None keeps that.
         kwargs: Passed on to ``AutoModelForCausalLM.from_pretrained``.
 
     Raises:
@@ -73,6 +76,8 @@ def load_model(path: str, *, dtype: torch.dtype, **kwargs: Any) -> tuple[PreTrai
             f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, "
             "or 'tiny'"
         ) from error
+    if chat_template is not None:
+        tokenizer.chat_template = load_chat_template(chat_template)
     state = Path(path) / STATE_FILE
     if state.is_file():
         trained, now = json.loads(state.read_text())["template_hash"], Codec(tokenizer).template_hash

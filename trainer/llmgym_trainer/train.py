@@ -87,7 +87,7 @@ def train_multi_turn(
         path = resolve_model(config.model, config.seed)
     on_gpu = config.device.type == "cuda"
     dtype = torch.bfloat16 if on_gpu and peft_config is not None and config.bf16 else torch.float32
-    model, tokenizer = load_model(path, dtype=dtype, **_model_kwargs(config))
+    model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
 
     stop = StopRequest()
     reporter = Reporter(config, folder, is_main=state.is_main_process)
