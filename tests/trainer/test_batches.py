@@ -1,0 +1,157 @@
+import random
+
+import pytest
+import torch
+from toys import make_trainer
+
+from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
+from llmgym_trainer.rows import Row
+
+CPU = torch.device("cpu")
+
+
+def row(prompt: int, *segments: tuple[int, int], episode: int = 0, advantage: float = 1.0, tokens: int | None = None):
+    """A row with ids 10, 11, …: ``prompt`` tokens, then (sampled, context) pairs."""
+    mask = [0] * prompt
+    for sampled, context in segments:
+        mask += [1] * sampled + [0] * context
+    ids = list(range(10, 10 + len(mask)))
+    logprobs = [-0.5 * bit for bit in mask]
+    built = Row(episode, 0, ids, mask, logprobs, prompt)
+    return TrainRow(built, advantage, built.num_trained if tokens is None else tokens)
+
+
+def test_tensors_pad_prompts_left_and_completions_right():
+    rows = [row(2, (2, 1), (1, 0), advantage=0.5), row(3, (1, 0), advantage=-2.0)]
+    tensors = to_tensors(rows, LossScale(False, 3, 4.0), pad_token_id=9, device=CPU)
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "prompt_ids": [[9, 10, 11], [10, 11, 12]],
+        "prompt_mask": [[0, 1, 1], [1, 1, 1]],
+        "completion_ids": [[12, 13, 14, 15], [13, 9, 9, 9]],
+        "completion_mask": [[1, 1, 1, 1], [1, 0, 0, 0]],
+        "tool_mask": [[1, 1, 0, 1], [1, 0, 0, 0]],
+        "sampling_per_token_logps": [[-0.5, -0.5, 0, -0.5], [-0.5, 0, 0, 0]],
+        "advantages": [0.5, -2.0],
+    }
+
+
+def test_weights_by_length_stand_in_the_tool_mask():
+    # The longest episode of the step has 6 trained tokens; this one has 3 in two rows, so each weighs 2.
+    rows = [row(1, (2, 1), tokens=3), row(1, (1, 0), tokens=3)]
+    tensors = to_tensors(rows, LossScale(True, 6, 12.0), pad_token_id=9, device=CPU)
+    assert tensors["tool_mask"].tolist() == [[2, 2, 0], [2, 0, 0]]
+
+
+def test_no_rows_give_one_row_that_trains_nothing():
+    tensors = to_tensors([], LossScale(False, 0, 1.0), pad_token_id=9, device=CPU)
+    assert tensors["prompt_ids"].tolist() == tensors["completion_ids"].tolist() == [[9]]
+    assert tensors["prompt_mask"].tolist() == tensors["completion_mask"].tolist() == [[1]]
+    assert tensors["tool_mask"].sum() == tensors["advantages"].sum() == 0
+
+
+@pytest.mark.parametrize("budget", [1, 20, 50, 1000])
+def test_pack_keeps_every_row_and_the_budget(budget):
+    chance = random.Random(0)
+    rows = [row(chance.randint(1, 15), (chance.randint(1, 30), 0), episode=i) for i in range(40)]
+    batches = pack(rows, budget)
+    assert sorted(r.row.episode for batch in batches for r in batch) == list(range(40))
+    assert all(any(r is given for given in rows) for batch in batches for r in batch)  # none is cut or copied
+    for batch in batches:
+        width = max(r.row.prompt_length for r in batch) + max(len(r.row.ids) - r.row.prompt_length for r in batch)
+        assert len(batch) == 1 or width * len(batch) <= budget
+
+
+def test_pack_by_hand():
+    # 10 tokens with padding: the two rows of 3 make 6; a row of 4 beside them would make 3 * 4 = 12.
+    rows = [row(2, (2, 0), episode=0), row(1, (2, 0), episode=1), row(1, (2, 0), episode=2), row(9, (9, 0), episode=3)]
+    assert [[r.row.episode for r in batch] for batch in pack(rows, 10)] == [[1, 2], [0], [3]]
+    assert pack([], 10) == []
+
+
+def test_totals_over_processes():
+    parts = [StepTotals(10, 2, 7, 3), StepTotals(4, 1, 4, 1)]
+    assert StepTotals.merge(parts) == StepTotals(14, 3, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "weight", "denominator"),
+    [("dapo", 1, 14), ("cispo", 1, 14), ("bnpo", 1, 14), ("grpo", 7 / 2, 3 * 7), ("dr_grpo", 1, 3 * 100)],
+)
+def test_scale_of_each_loss_type(loss_type, weight, denominator):
+    scale = LossScale.of(loss_type, StepTotals(14, 3, 7, 3), 100)
+    assert scale.weight(row(1, (1, 0), tokens=2)) == weight
+    assert scale.denominator == denominator
+
+
+def random_rows(vocab_size: int) -> list[TrainRow]:
+    """Five episodes of one to five rows; trained tokens of a row between 2 and 40."""
+    chance = random.Random(1)
+    rows = []
+    for episode in range(5):
+        parts = []
+        for _ in range(episode + 1):
+            prompt, turns = chance.randint(1, 12), [chance.choice([1, 2, 20]) for _ in range(2)]
+            mask = [0] * prompt + [1] * turns[0] + [0] * chance.randint(1, 5) + [1] * turns[1]
+            ids = [chance.randrange(5, vocab_size) for _ in mask]
+            parts.append(Row(episode, 0, ids, mask, [-1.0 * bit for bit in mask], prompt))
+        tokens = sum(part.num_trained for part in parts)
+        rows += [TrainRow(part, chance.uniform(-2, 2), tokens) for part in parts]
+    return rows
+
+
+def plain_loss(model, reference, rows, loss_type, max_model_length, beta):
+    """The loss written out: one forward pass a row, nothing padded, nothing packed."""
+    sums: dict[int, torch.Tensor] = {}
+    for train_row in rows:
+        ids, mask = torch.tensor([train_row.row.ids]), torch.tensor(train_row.row.mask[1:])
+        logps = torch.log_softmax(model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
+        loss = -train_row.advantage * logps  # at ratio 1 this has the gradient of the clipped objective
+        if beta:
+            with torch.no_grad():
+                ref = torch.log_softmax(reference(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
+            ratio = torch.exp(logps - logps.detach())  # 1, with the gradient of TRL's use_bias_correction_kl
+            loss = loss + beta * ratio * (torch.exp(ref - logps) - (ref - logps) - 1)
+        sums[train_row.row.episode] = sums.get(train_row.row.episode, 0) + (loss * mask).sum()
+    tokens = {r.row.episode: r.episode_tokens for r in rows}
+    if loss_type == "grpo":
+        return sum(sums[e] / tokens[e] for e in sums) / len(sums)
+    return sum(sums.values()) / (len(sums) * max_model_length if loss_type == "dr_grpo" else sum(tokens.values()))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("loss_type", ["dapo", "bnpo", "grpo", "dr_grpo", "cispo"])
+def test_gradients_equal_a_plain_loss(model_dir, tmp_path, loss_type, beta):
+    trainer = make_trainer(model_dir, tmp_path, loss_type=loss_type, beta=beta, epsilon_high=5.0, max_model_length=200)
+    model = trainer.model
+    rows = random_rows(model.config.vocab_size)
+    with torch.no_grad():  # away from the reference, so that the KL term has a gradient
+        model.lm_head.weight.mul_(1.3)
+    plain_loss(model, trainer.ref_model, rows, loss_type, 200, beta).backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert max(g.abs().max() for g in expected.values()) > 1e-3
+    for micro_batch_tokens in (1, 150, 100_000):
+        trainer.args.micro_batch_tokens = micro_batch_tokens
+        model.zero_grad()
+        trainer._backward(model, rows)
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.grad, expected[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_loss_does_not_depend_on_the_order_of_rows(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, loss_type="grpo", micro_batch_tokens=150)
+    rows = random_rows(trainer.model.config.vocab_size)
+    losses = [trainer._backward(trainer.model, order).item() for order in (rows, rows[::-1])]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_an_entropy_bonus_does_not_grow_with_the_number_of_micro_batches(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, entropy_coef=0.5)
+    rows = [row(3, (6, 2), (4, 0), episode=i, advantage=0.0) for i in range(4)]
+    gradients = []
+    for micro_batch_tokens in (1, 100_000):
+        trainer.args.micro_batch_tokens = micro_batch_tokens
+        trainer.model.zero_grad()
+        trainer._backward(trainer.model, rows)
+        gradients.append(trainer.model.lm_head.weight.grad.clone())
+    assert gradients[0].abs().max() > 1e-3
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
