@@ -1,11 +1,12 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
 from llmgym.env import Env, StepResult
-from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens
+from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
 from llmgym.from_gym import from_gym
 from llmgym.gym_env import MessageEnv
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
+from llmgym.policy_sources import PolicySource, ScriptedSource, expert_source
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
 from llmgym.rollout import run_episode
@@ -26,8 +27,10 @@ __all__ = [
     "MessageEnv",
     "MessageSpace",
     "Policy",
+    "PolicySource",
     "PolicyTurn",
     "ScriptedPolicy",
+    "ScriptedSource",
     "StepResult",
     "StopReason",
     "Task",
@@ -38,8 +41,10 @@ __all__ = [
     "ToolSpec",
     "Turn",
     "TurnTokens",
+    "Usage",
     "compare_replay",
     "expert_policy",
+    "expert_source",
     "from_gym",
     "iter_episodes",
     "load_tasks",

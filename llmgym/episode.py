@@ -89,6 +89,19 @@ class TurnTokens:
     policy_version: int = 0
 
 
+@dataclass(frozen=True)
+class Usage:
+    """The tokens one assistant turn cost.
+
+    Attributes:
+        prompt_tokens: Tokens of the whole prompt, those of earlier turns included.
+        completion_tokens: Sampled tokens, those of reasoning included.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
 @dataclass
 class Turn:
     """One assistant turn and what the environment answered.
@@ -101,6 +114,7 @@ class Turn:
         raw_text: The text of a turn that gave no message.
         history_edited: The environment changed earlier messages instead of only adding to them.
         tokens: Sampled tokens, when the policy has them.
+        usage: What the turn cost in tokens, when the policy says so.
         policy_s: Seconds in ``act``.
         env_s: Seconds in ``step``.
     """
@@ -112,6 +126,7 @@ class Turn:
     raw_text: str | None = None
     history_edited: bool = False
     tokens: TurnTokens | None = None
+    usage: Usage | None = None
     policy_s: float = 0.0
     env_s: float = 0.0
 
@@ -189,7 +204,7 @@ class Episode:
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens the policy sampled; 0 when it reports none."""
-        return sum(len(turn.tokens.completion_ids) for turn in self.turns if turn.tokens is not None)
+        return sum(turn.usage.completion_tokens for turn in self.turns if turn.usage is not None)
 
     @property
     def env_s(self) -> float:

@@ -34,6 +34,10 @@ class ConfigError(LLMGymError, ValueError):
     """A setting is unknown, missing, or contradicts another one."""
 
 
+class EndpointLostError(LLMGymError):
+    """A hosted model cannot be asked any further: no answer after all retries, or it refuses every request."""
+
+
 class RecordError(LLMGymError, ValueError):
     """A recorded episode cannot be read back."""
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from llmgym.episode import StopReason, TurnTokens
+from llmgym.episode import StopReason, TurnTokens, Usage
 from llmgym.messages import Message, ToolSpec
 from llmgym.task import Task
 
@@ -21,6 +21,7 @@ class PolicyTurn:
         detail: One sentence on ``stop``.
         raw_text: The text behind a turn without a message.
         tokens: The sampled tokens, when there are any.
+        usage: What the turn cost in tokens, when that is known.
     """
 
     message: Message | None = None
@@ -28,6 +29,7 @@ class PolicyTurn:
     detail: str = ""
     raw_text: str | None = None
     tokens: TurnTokens | None = None
+    usage: Usage | None = None
 
 
 class Policy(ABC):

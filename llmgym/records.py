@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from llmgym.env import Env
-from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens
+from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
 from llmgym.errors import LLMGymError, RecordError, did_you_mean
 from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
@@ -194,7 +194,12 @@ class ReplayPolicy(Policy):
         self._next += 1
         ended = turn.failure is not None
         return PolicyTurn(
-            turn.message, given if ended else None, episode.stop_detail if ended else "", turn.raw_text, turn.tokens
+            message=turn.message,
+            stop=given if ended else None,
+            detail=episode.stop_detail if ended else "",
+            raw_text=turn.raw_text,
+            tokens=turn.tokens,
+            usage=turn.usage,
         )
 
 
@@ -275,6 +280,8 @@ def _turn(value: Any, where: str) -> Turn:
     turn = _build(Turn, value, where)
     if turn.tokens is not None:
         turn.tokens = _build(TurnTokens, turn.tokens, f"{where}.tokens")
+    if turn.usage is not None:
+        turn.usage = _build(Usage, turn.usage, f"{where}.usage")
     return turn
 
 

@@ -156,7 +156,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
         )
         turn, stop = _read(acted, len(episode.turns))
         turn.policy_s = time.perf_counter() - start
-        if turn.message is not None or turn.tokens is not None or turn.raw_text is not None:
+        if any(part is not None for part in (turn.message, turn.tokens, turn.usage, turn.raw_text)):
             episode.turns.append(turn)
         if stop is not None:
             turn.failure = stop.detail or stop.reason
@@ -199,7 +199,7 @@ def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _St
     """Apply the one malformed-call policy to what a policy returned."""
     if not isinstance(acted, PolicyTurn):
         acted = PolicyTurn(message=acted)  # type: ignore[arg-type]  # a string is normalised below
-    turn = Turn(raw_text=acted.raw_text, tokens=acted.tokens)
+    turn = Turn(raw_text=acted.raw_text, tokens=acted.tokens, usage=acted.usage)
     if acted.message is not None:
         try:
             turn.message = normalize_message(acted.message, role="assistant", call_id_prefix=f"call_{turn_index}_")

@@ -25,6 +25,7 @@ from llmgym import (
     ToolEnv,
     Turn,
     TurnTokens,
+    Usage,
     compare_replay,
     iter_episodes,
     provenance,
@@ -67,6 +68,7 @@ def full_episode():
         "raw",
         True,
         tokens,
+        Usage(11, 3),
         1.5,
         2.5,
     )
@@ -202,6 +204,10 @@ def changed(path, value):
         (changed(["turns", 1], 3), "episode.turns[1] must be a dict, got 3"),
         (changed(["turns", 0, "env_s"], ...), "episode.turns[0] lacks the field 'env_s'"),
         (changed(["turns", 0, "tokens", "x"], 1), "episode.turns[0].tokens has the unknown field 'x'"),
+        (
+            changed(["turns", 0, "usage"], {"prompt_tokens": 1}),
+            "episode.turns[0].usage lacks the field 'completion_tokens'",
+        ),
         (changed(["limits", "max_turns"], 0), "max_turns must be a whole number of at least 1, got 0"),
         (changed(["stop_reason"], "bored"), "'bored' is not a valid StopReason"),
         (changed(["task", "prompt"], ...), "a task needs a 'prompt'"),

@@ -21,6 +21,7 @@ from llmgym import (
     Task,
     ToolEnv,
     TurnTokens,
+    Usage,
     rollout,
     run_episode,
     tool,
@@ -180,12 +181,16 @@ def test_context_overflow_before_anything_was_sampled():
 
 def test_context_overflow_in_a_turn_that_was_cut_keeps_its_tokens():
     cut = PolicyTurn(
-        stop=StopReason.CONTEXT_OVERFLOW, detail="cut by max_completion_length", raw_text="I thi", tokens=TOKENS
+        stop=StopReason.CONTEXT_OVERFLOW,
+        detail="cut by max_completion_length",
+        raw_text="I thi",
+        tokens=TOKENS,
+        usage=Usage(2, 1),
     )
     episode = play(EchoEnv(), [cut])
     assert (episode.stop_reason, episode.reward) == (StopReason.CONTEXT_OVERFLOW, 0.0)
     (turn,) = episode.turns
-    assert (turn.message, turn.raw_text, turn.tokens) == (None, "I thi", TOKENS)
+    assert (turn.message, turn.raw_text, turn.tokens, turn.usage) == (None, "I thi", TOKENS, Usage(2, 1))
     assert turn.failure == "cut by max_completion_length"
     assert episode.num_sampled_tokens == 1
 

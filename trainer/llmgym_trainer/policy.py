@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from llmgym.episode import EpisodeLimits, StopReason, TurnTokens
+from llmgym.episode import EpisodeLimits, StopReason, TurnTokens, Usage
 from llmgym.errors import ConfigError, LLMGymError
 from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
@@ -79,6 +79,7 @@ class ModelPolicy(Policy):
             finish_reason=sample.finish_reason,
             policy_version=sample.policy_version,
         )
+        turn.usage = Usage(len(prompt_ids), len(sample.ids))
         self._turns += 1
         self._held_ids = prompt_ids + sample.ids
         self._history = [*messages, *([turn.message] if turn.message is not None else [])]
