@@ -19,10 +19,8 @@ _PACKAGES = (
     "trl",
     "accelerate",
     "peft",
-    "renderers",
     "tokenizers",
     "vllm",
-    "openai",
 )
 
 
