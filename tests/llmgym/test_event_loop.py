@@ -103,6 +103,8 @@ def test_a_fork_gets_a_loop_of_its_own():
     parent, child = os.pipe()
     pid = os.fork()
     if pid == 0:  # the child: report and leave without running pytest's exit handlers
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)  # a child that hangs must not outlive the test
 
         async def add():
             await asyncio.sleep(0.001)
@@ -130,7 +132,7 @@ def test_a_forked_worker_process():
     run_sync(loop_and_thread())
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    worker = context.Process(target=_answer_in_worker, args=(queue,))
+    worker = context.Process(target=_answer_in_worker, args=(queue,), daemon=True)
     worker.start()
     assert queue.get(timeout=60) == "worker"
     worker.join(60)

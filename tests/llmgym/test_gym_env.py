@@ -369,7 +369,7 @@ def test_in_a_worker_forked_after_the_loop_has_started(env):
     env.reset(options={"task": TASK})
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    worker = context.Process(target=_play_in_worker, args=(queue,))
+    worker = context.Process(target=_play_in_worker, args=(queue,), daemon=True)
     worker.start()
     pid, content, reward = queue.get(timeout=60)
     worker.join(60)
