@@ -156,13 +156,15 @@ def make_trainer(
     folder = RunFolder.create(runs_dir, None)
     config.output_dir = str(folder.path)
     model, tokenizer = load_model(str(model_dir), dtype=torch.float32)
+    reporter = Reporter(config, folder, is_main=True)
+    reporter._bar.disable = True
     return MultiTurnGRPOTrainer(
         model,
         config,
         tasks=tasks,
         env_factory=lambda task: env(),
         tokenizer=tokenizer,
-        reporter=Reporter(config, folder, is_main=True),
+        reporter=reporter,
         val_tasks=val_tasks,
         peft_config=peft_config,
     )

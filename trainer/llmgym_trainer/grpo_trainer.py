@@ -177,6 +177,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if not self._val_tasks or self._validated_at == step:
             return {}
         self._validated_at = step
+        self.engine.sync(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         config = self.args
         began = time.perf_counter()

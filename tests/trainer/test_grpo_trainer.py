@@ -1,0 +1,405 @@
+import copy
+import hashlib
+import inspect
+import statistics
+
+import pytest
+import torch
+import transformers
+import trl
+from peft import LoraConfig
+from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer
+
+from llmgym import StepResult, StopReason
+from llmgym_trainer.advantages import STD_EPSILON
+from llmgym_trainer.grpo_trainer import TooManyErrorsError
+from llmgym_trainer.rows import build_rows
+
+DIFFERENCE = "sampling/sampling_logp_difference/max"
+
+
+def logged(trainer, name):
+    return trainer._metrics["train"][name][-1]
+
+
+def snapshot(trainer):
+    return copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()["state"]))
+
+
+def assert_same(a, b):
+    for (name, left), right in zip(a[0].items(), b[0].values(), strict=True):
+        assert torch.equal(left, right), name
+    assert a[1].keys() == b[1].keys()
+    for key in a[1]:
+        for name, left in a[1][key].items():
+            assert torch.equal(left, b[1][key][name]), (key, name)
+
+
+# Fidelity: the training forward sees what the sampler saw.
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_training_and_sampling_logprobs_agree_through_a_multi_turn_batch(model_dir, tmp_path, temperature):
+    trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, temperature=temperature, micro_batch_tokens=400)
+    rows = trainer._rows(trainer._rollout(0), 0)
+    assert len(rows) == 8
+    # Three turns stand in one row, so what is trained is cut by context twice.
+    assert max("".join(map(str, r.row.mask)).strip("0").count("01") for r in rows) == 2
+    trainer._backward(trainer.model, rows)
+    assert logged(trainer, DIFFERENCE) < 1e-3
+    assert logged(trainer, "trained_tokens") == sum(r.row.num_trained for r in rows)
+
+    spot = rows[3].row.mask.index(1)
+    rows[3].row.logprobs[spot] += 0.01
+    trainer._backward(trainer.model, rows)
+    assert logged(trainer, DIFFERENCE) > 5e-3
+    rows[3].row.logprobs[spot] -= 0.01
+
+    rows[3].row.mask = [0, *rows[3].row.mask[:-1]]
+    trainer._backward(trainer.model, rows)
+    assert logged(trainer, DIFFERENCE) > 1e-3
+
+
+def test_rows_hold_the_sampled_tokens_of_every_turn(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, env=TalkEnv)
+    for group in trainer._rollout(0):
+        for episode in group.episodes:
+            assert len(episode.turns) == 3
+            (row,) = build_rows(episode)
+            sampled = [token for turn in episode.turns for token in turn.tokens.completion_ids]
+            assert [token for token, bit in zip(row.ids, row.mask, strict=True) if bit] == sampled
+            expected = full_logps(trainer.model, row.ids)
+            for index, bit in enumerate(row.mask):
+                assert not bit or abs(row.logprobs[index] - expected[index - 1].item()) < 1e-4
+
+
+# Groups without spread.
+
+
+def count_forwards(trainer):
+    calls = []
+    trainer.model.register_forward_pre_hook(lambda *args: calls.append(1) if trainer.model.training else None)
+    return calls
+
+
+class MixedEnv(LetterEnv):
+    """Without spread on one task, with spread on the others."""
+
+    async def step(self, message):
+        result = await super().step(message)
+        return StepResult(True, False, result.messages, 0.5 if "amber" in str(result.messages[0]) else result.reward)
+
+
+def test_groups_without_spread_cost_nothing_and_leave_the_denominator(model_dir, tmp_path):
+    amber_and_cobalt = TASKS[:2]
+    trainer = make_trainer(model_dir, tmp_path, env=MixedEnv, tasks=amber_and_cobalt, loss_type="dapo")
+    groups = trainer._rollout(0)
+    rows = trainer._rows(groups, 0)
+    spread = [group for group in groups if group.task.prompt != "say amber"]
+    assert len(spread) == 1
+    assert len(rows) == 4
+    assert logged(trainer, "groups/zero_spread") == 1
+    calls = count_forwards(trainer)
+    trainer._backward(trainer.model, rows)
+    assert len(calls) == 1
+    assert logged(trainer, "trained_tokens") == sum(e.num_sampled_tokens for e in spread[0].episodes)
+
+
+def test_a_step_without_spread_leaves_weights_and_optimizer_as_they_are(model_dir, tmp_path):
+    snapshots = []
+
+    class FirstStepOnly(LetterEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            if trainer.state.global_step > 0:
+                result.reward = 0.5
+            return result
+
+    class Watch(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            snapshots.append(snapshot(trainer))
+
+    trainer = make_trainer(model_dir, tmp_path, env=FirstStepOnly, num_steps=3, weight_decay=0.1)
+    trainer.add_callback(Watch())
+    calls = count_forwards(trainer)
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.train()
+    assert len(calls) == 1
+    assert not torch.equal(before["lm_head.weight"], snapshots[0][0]["lm_head.weight"])
+    assert snapshots[0][1]  # AdamW has a state that a step without gradients could still move
+    assert_same(snapshots[0], snapshots[1])
+    assert_same(snapshots[0], snapshots[2])
+    skipped = [m["step_skipped"] for m in trainer._reporter._folder.read_metrics() if "step_skipped" in m]
+    assert skipped == [0, 1, 1]
+
+
+@pytest.mark.parametrize("peft", [None, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")])
+def test_a_kl_term_trains_on_groups_without_spread_too(model_dir, tmp_path, peft):
+    trainer = make_trainer(model_dir, tmp_path, env=SameEnv, beta=0.5, peft_config=peft)
+    rows = trainer._rows(trainer._rollout(0), 0)
+    assert [r.advantage for r in rows] == [0.0] * 8
+    trainer._backward(trainer.model, rows)
+    assert logged(trainer, "trained_tokens") == sum(r.row.num_trained for r in rows)
+    assert logged(trainer, "kl") == pytest.approx(0, abs=1e-6)
+    with torch.no_grad():  # away from the reference
+        for name, parameter in trainer.model.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+            elif peft is None and "norm" in name:
+                parameter.mul_(1.3)
+    trainer._backward(trainer.model, rows)
+    assert logged(trainer, "kl") > 1e-3
+    assert max(p.grad.abs().max() for p in trainer.model.parameters() if p.grad is not None) > 1e-4
+
+
+def test_groups_without_spread_are_replaced_by_fresh_tasks(model_dir, tmp_path):
+    seen = []
+
+    class Recording(MixedEnv):
+        async def reset(self, task):
+            seen.append(task.prompt)
+            return await super().reset(task)
+
+    words = ["say amber one", "say amber two", "say cobalt", "say delta", "say ember", "say flint"]
+    tasks = [type(TASKS[0])(word) for word in words]
+    trainer = make_trainer(
+        model_dir, tmp_path, env=Recording, tasks=tasks, max_sampling_attempts=3, shuffle_dataset=False
+    )
+    groups = trainer._rollout(0)
+    assert [g.task.prompt for g in groups] == ["say cobalt", "say delta"]
+    assert list(dict.fromkeys(seen)) == ["say amber one", "say amber two", "say cobalt", "say delta"]
+    assert logged(trainer, "groups/sampled") == 4
+    assert logged(trainer, "frac_reward_zero_std") == 0.5
+    assert len(trainer._rows(groups, 0)) == 8
+    assert logged(trainer, "groups/zero_spread") == 0
+    trainer._rollout(1)
+    assert seen[-1] == "say flint"
+
+
+def test_replacement_ends_after_its_rounds(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, env=SameEnv, max_sampling_attempts=3)
+    groups = trainer._rollout(0)
+    assert len(groups) == 2
+    assert logged(trainer, "groups/sampled") == 6
+    assert trainer._rows(groups, 0) == []
+    assert logged(trainer, "groups/zero_spread") == 2
+
+
+# Stop reasons.
+
+
+class SomeTruncated(LetterEnv):
+    """Truncates every second episode of a group; rewards 1, 0, 1, 0."""
+
+    count = 0
+
+    async def reset(self, task):
+        self.index = SomeTruncated.count
+        SomeTruncated.count += 1
+        return await super().reset(task)
+
+    async def step(self, message):
+        result = await super().step(message)
+        odd = self.index % 2 == 1
+        return StepResult(not odd, odd, result.messages, 0.0 if odd else 1.0)
+
+
+def test_masked_episodes_count_in_the_baseline_and_train_nothing(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, env=SomeTruncated, overlong_masking=True, batch_size=1)
+    groups = trainer._rollout(0)
+    rows = trainer._rows(groups, 0)
+    # Rewards 1, 0, 1, 0: mean 0.5, standard deviation sqrt(4 * 0.25 / 3).
+    advantage = 0.5 / ((1 / 3) ** 0.5 + STD_EPSILON)
+    assert [r.advantage for r in rows] == pytest.approx([advantage, advantage])
+    episodes = groups[0].episodes
+    assert [e.provenance["advantage"] for e in episodes] == pytest.approx([advantage, -advantage] * 2)
+    assert [e.provenance["trained"] for e in episodes] == [True, False] * 2
+    trainer._backward(trainer.model, rows)
+    trained = [e for e in episodes if e.stop_reason is StopReason.TERMINATED]
+    assert logged(trainer, "trained_tokens") == sum(e.num_sampled_tokens for e in trained)
+
+
+def stop_reasons(trainer):
+    return {e.stop_reason for g in trainer._rollout(0) for e in g.episodes}
+
+
+def test_stop_reasons_through_the_engine(model_dir, tmp_path):
+    def reasons(env=LetterEnv, **changes):
+        return stop_reasons(make_trainer(model_dir, tmp_path, env=env, **changes))
+
+    assert reasons() == {StopReason.TERMINATED}
+    assert reasons(TalkEnv, max_turns=2) == {StopReason.MAX_TURNS}
+    assert StopReason.CONTEXT_OVERFLOW in reasons(max_completion_length=1)
+    assert reasons(TalkEnv, max_model_length=34) <= {StopReason.CONTEXT_OVERFLOW, StopReason.TERMINATED}
+
+
+def test_a_parse_failure_through_the_engine(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, failed_parse_reward=-0.25)
+    opener = trainer.codec.tokenizer.convert_tokens_to_ids("<tool_call>")
+    direction = {}
+
+    def raise_opener(module, args, output):
+        output.logits[..., opener] = output.logits.max() + 3
+        return output
+
+    direction["hook"] = trainer.model.register_forward_hook(raise_opener)
+    groups = trainer._rollout(0)
+    failures = [e for g in groups for e in g.episodes if e.stop_reason is StopReason.PARSE_FAILURE]
+    overflows = [e for g in groups for e in g.episodes if e.stop_reason is StopReason.CONTEXT_OVERFLOW]
+    assert failures
+    assert len(failures) + len(overflows) == 8
+    assert {e.reward for e in failures} == {-0.25}
+    assert all(e.turns[-1].tokens.completion_ids for e in failures)  # it trains
+
+
+# Failed episodes.
+
+
+def test_a_step_in_which_too_many_episodes_fail_stops_the_run(model_dir, tmp_path):
+    class Broken(LetterEnv):
+        async def reset(self, task):
+            raise OSError("the database is gone")
+
+    trainer = make_trainer(model_dir, tmp_path, env=Broken, num_steps=3)
+    with pytest.raises(TooManyErrorsError, match=r"max_error_share=50%.*the database is gone"):
+        trainer.train()
+    (recorded,) = (trainer._reporter.folder / "episodes").glob("*.jsonl")
+    assert len(recorded.read_text().splitlines()) == 16  # 8 episodes, each tried twice
+
+
+def test_the_group_goes_on_with_its_survivors(model_dir, tmp_path):
+    class HalfBroken(LetterEnv):
+        made = 0
+
+        async def reset(self, task):
+            HalfBroken.made += 1
+            if HalfBroken.made <= 2:
+                raise OSError("not yet")
+            return await super().reset(task)
+
+    trainer = make_trainer(model_dir, tmp_path, env=HalfBroken, batch_size=1, episode_retries=0)
+    (group,) = trainer._rollout(0)
+    assert (len(group.episodes), len(group.failed)) == (2, 2)
+    rewards = [e.reward for e in group.episodes]
+    spread = statistics.stdev(rewards)
+    assert spread > 0
+    advantages = sorted(r.advantage for r in trainer._rows([group], 0))
+    half = abs(rewards[0] - rewards[1]) / 2 / (spread + STD_EPSILON)
+    assert advantages == pytest.approx([-half, half])
+    assert logged(trainer, "error_ratio") == 0.5
+
+
+def test_an_exception_of_the_engine_ends_the_run_with_its_reason(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path)
+
+    def explode(module, args):
+        raise RuntimeError("device lost")
+
+    trainer.model.register_forward_pre_hook(explode)
+    with pytest.raises(TooManyErrorsError, match="device lost"):
+        trainer.train()
+
+
+def test_an_exception_of_our_own_in_a_rollout_surfaces(model_dir, tmp_path, monkeypatch):
+    trainer = make_trainer(model_dir, tmp_path)
+
+    async def broken(*args, **kwargs):
+        raise ZeroDivisionError("a bug of the collector")
+
+    monkeypatch.setattr(trainer.collector, "_attempt", broken)
+    with pytest.raises(ExceptionGroup) as caught:
+        trainer.train()
+    assert caught.group_contains(ZeroDivisionError, match="a bug of the collector")
+
+
+# LoRA and validation.
+
+
+def test_lora_trains_the_adapter_only(model_dir, tmp_path):
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    trainer = make_trainer(model_dir, tmp_path, peft_config=lora, num_steps=2, learning_rate=1e-2)
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.train()
+    changed = {n for n, value in trainer.model.state_dict().items() if not torch.equal(value, before[n])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+
+
+def test_validation_runs_at_step_0_each_interval_and_the_end(model_dir, tmp_path):
+    trainer = make_trainer(
+        model_dir, tmp_path, num_steps=3, validation_interval=2, val_tasks=TASKS[:3], val_max_turns=1, env=TalkEnv
+    )
+    trainer.train()
+    lines = trainer._reporter._folder.read_metrics()
+    validations = [line for line in lines if "val/reward" in line]
+    assert [line["step"] for line in validations] == [0, 2, 3]
+    assert {line["val/turns_per_episode"] for line in validations} == {1.0}
+    assert all(key.startswith("val/") or key == "step" for line in validations for key in line)
+    files = sorted(path.name for path in (trainer._reporter.folder / "episodes").iterdir())
+    assert files == [f"train-00000{i}.jsonl" for i in (0, 1, 2)] + [f"val-00000{i}.jsonl" for i in (0, 2, 3)]
+
+
+def test_validation_episodes_carry_the_version_of_the_weights(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, num_steps=2, validation_interval=1, val_tasks=TASKS[:1])
+    recorded = []
+    episodes = trainer._reporter.episodes
+    trainer._reporter.episodes = lambda phase, step, rank, found: (
+        recorded.extend((phase, step, t.tokens.policy_version) for e in found for t in e.turns),
+        episodes(phase, step, rank, found),
+    )
+    trainer.train()
+    assert {phase for phase, _, _ in recorded} == {"train", "val"}
+    assert all(step == version for _, step, version in recorded)
+
+
+def test_sequential_validation_plays_one_episode_at_a_time(model_dir, tmp_path):
+    alive, most = 0, []
+
+    class Counting(LetterEnv):
+        async def reset(self, task):
+            nonlocal alive
+            alive += 1
+            most.append(alive)
+            return await super().reset(task)
+
+        async def close(self):
+            nonlocal alive
+            alive -= 1
+
+    trainer = make_trainer(model_dir, tmp_path, env=Counting, val_tasks=TASKS, sequential_validation=True)
+    trainer.validate()
+    assert most == [1] * 8
+    (path,) = (trainer._reporter.folder / "episodes").iterdir()
+    assert len(path.read_text().splitlines()) == 8
+
+
+def test_greedy_validation_repeats_itself(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, val_tasks=TASKS[:4], val_temperature=0.0)
+    first = trainer.validate()
+    trainer._validated_at = None
+    second = trainer.validate()
+    assert {k: v for k, v in first.items() if k != "val/time"} == {k: v for k, v in second.items() if k != "val/time"}
+
+
+# What we override in TRL and the Trainer beneath it.
+
+PINNED = {
+    "_compute_loss": "80295546bbdbf6f7",
+    "compute_loss": "a2d6ef8bd29c3e26",
+    "_get_per_token_logps_and_entropies": "ea73c3909275851d",
+    "training_step": "9e18632f7dd8e8d8",
+    "log": "1e7772819cc8cf09",
+    "_save_checkpoint": "ec91bde123649111",
+    "__init__": "18f01b7a46c9544b",
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_trl_still_has_the_code_we_build_on(name):
+    source = inspect.getsource(getattr(trl.GRPOTrainer, name))
+    found = hashlib.sha256(source.encode()).hexdigest()[:16]
+    assert found == PINNED[name], (
+        f"trl {trl.__version__} changed GRPOTrainer.{name}. Read the new code beside the list of departures at the top "
+        f"of llmgym_trainer/grpo_trainer.py (inputs of the loss, its denominators, metric names, what is saved), then "
+        f"put {found!r} here."
+    )
