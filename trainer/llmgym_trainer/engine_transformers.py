@@ -142,7 +142,9 @@ class TransformersEngine:
         self._max_kept_tokens = max_kept_tokens
         self._forward_context = forward_context
         config = self._model.config.get_text_config()
-        layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+        layer_types = getattr(config, "layer_types", None)
+        if layer_types is None:  # such as Mistral, whose window covers every layer
+            layer_types = ["full_attention" if getattr(config, "sliding_window", None) is None else "sliding_attention"]
         self._keeps = all(kind == "full_attention" for kind in layer_types)
         self._num_layers = config.num_hidden_layers
         self._max_positions = getattr(config, "max_position_embeddings", None)
@@ -194,6 +196,8 @@ class TransformersEngine:
         """Abort what is under way and drop the kept state."""
         for request in [*self._waiting, *self._running]:
             request.aborted = True
+            with contextlib.suppress(RuntimeError):  # its event loop has closed: nobody waits any more
+                request.future.get_loop().call_soon_threadsafe(request.future.cancel)
         self._kept.clear()
         self._live.clear()
 
@@ -202,6 +206,8 @@ class TransformersEngine:
             await self._settle()
             self._waiting = [request for request in self._waiting if not request.aborted]
             batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
+            if not batch:
+                return
             self._running = batch
             try:
                 await run_in_daemon_thread(functools.partial(self._run_round, batch))
@@ -293,7 +299,7 @@ class TransformersEngine:
                     layer.select(index)
                 mask = mask[index]
                 rows = [rows[i] for i in active]
-            last = [[request.ids[-1]] for request in rows]
+            last = [request.ids[-1:] or request.prompt_ids[-1:] for request in rows]  # an aborted one may have none
             positions = [len(request.prompt_ids) + len(request.ids) - 1 for request in rows]
             logits, mask = self._forward(cache, mask, last, positions)
 
