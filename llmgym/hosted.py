@@ -3,8 +3,9 @@
 What becomes of an answer, in the order of the checks:
 
 1. No connection, a timeout, HTTP 408, 409, 429 or 5xx, or a body that is no chat completion: asked again after a growing
-   wait (``Retry-After`` is honoured), a bounded number of times. Then the endpoint is lost; but when it answered others
-   meanwhile, only this request has failed, and the episode is an ERROR.
+   wait (``Retry-After`` is honoured), a bounded number of times. Then the endpoint is lost. Only the request has failed,
+   and its episode is an ERROR, when the endpoint answered others meanwhile, and after a timeout or HTTP 500 (some
+   servers answer so to a reply of the model that they cannot parse), unless it is the third such request in a row.
 2. An error text on the context length: CONTEXT_OVERFLOW. One on filtered content: PARSE_FAILURE.
 3. HTTP 401, 402, 404, a spent quota, or an error text on tools before any answer: the endpoint is lost at once.
 4. Any other error: the episode is an ERROR.
@@ -41,8 +42,9 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 OPENAI_URL = "https://api.openai.com/v1"
 
 _LONGEST_WAIT_S = 60.0
-_FIRST_CONTACT_ATTEMPTS = 3
-"""Connections tried with an endpoint that has never answered: nothing runs there, or its address is wrong."""
+_FEW_ATTEMPTS = 3
+"""Tried where more would hardly help: no connection to an endpoint that has never answered, or HTTP 500."""
+_FAILED_IN_A_ROW = 3
 
 _CONTEXT = re.compile(
     r"context[ _-]?(length|window|size)|(prompt|input|request) is too long|reduce the length"
@@ -118,13 +120,14 @@ class HostedSource(PolicySource):
             raise ConfigError('a hosted model needs the openai package: pip install "llmgym[eval]"') from error
         self.name = model
         self._url = url
+        self._timeout_s = request_timeout_s
         self._temperature = temperature
         self._retries = retries or Retries()
         self._openai = openai
         self._client = openai.AsyncOpenAI(
             api_key=self._key or "none", base_url=base_url or OPENAI_URL, max_retries=0, timeout=request_timeout_s
         )
-        self._answers = 0
+        self._answers = self._failed_in_a_row = 0
         self._sends_seed = True
         self._limit_name = "max_completion_tokens" if url.hostname == urlsplit(OPENAI_URL).hostname else "max_tokens"
 
@@ -168,6 +171,7 @@ class HostedSource(PolicySource):
             failure = await self._send(self._body(messages, tool_specs, seed, max_tokens))
             if not isinstance(failure, _Failure):
                 self._answers += 1
+                self._failed_in_a_row = 0
                 return failure
             if not failure.may_pass:
                 turn = self._settle(failure, messages, tool_specs)
@@ -175,15 +179,17 @@ class HostedSource(PolicySource):
                     return turn
                 continue
             attempts = self._retries.attempts
-            if failure.status is None and not self._answers:
-                attempts = min(attempts, _FIRST_CONTACT_ATTEMPTS)
+            if failure.status == 500 or (failure.status is None and not self._answers):
+                attempts = min(attempts, _FEW_ATTEMPTS)
             wait = min(self._retries.first_wait_s * 2 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.75, 1.0)
             wait = max(wait, failure.retry_after_s)
             passed = time.monotonic() - start
             if attempt >= attempts or passed + wait > self._retries.total_s:
                 waiting = f", and the next may begin after {wait:.0f} s" if failure.retry_after_s else ""
                 text = f"{failure.text} (attempt {attempt} of {attempts}, {passed:.0f} s after the first{waiting})"
-                if self._answers > answers_before:
+                self._failed_in_a_row += 1
+                own_fault = failure.status in (408, 500) and self._failed_in_a_row < _FAILED_IN_A_ROW
+                if own_fault or self._answers > answers_before:
                     raise RequestError(text)
                 self._lose(text)
             attempt += 1
@@ -214,6 +220,8 @@ class HostedSource(PolicySource):
             response = error.response
             text = self._clean(f"{where} answered HTTP {error.status_code}: {_error_text(response.text)}")
             return _Failure(text, error.status_code, _retry_after(response.headers))
+        except self._openai.APITimeoutError:
+            return _Failure(self._clean(f"{where} gave no answer in {self._timeout_s:g} s"), status=408)
         except self._openai.APIConnectionError as error:
             cause = error.__cause__ or error
             return _Failure(self._clean(f"{where} gave no answer: {type(cause).__name__}: {cause}"))

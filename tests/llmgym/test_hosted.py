@@ -43,6 +43,21 @@ def play(server, *, source=None, task=TASK, seed=1, episode_index=2, **limits):
     return asyncio.run(run())
 
 
+def play_many(server, count):
+    """Episodes one after another from one source; their stop details and the source."""
+
+    async def run():
+        source = HostedSource("test-model", server.url, retries=QUICK)
+        limits, details = EpisodeLimits(), []
+        for index in range(count):
+            policy = source.policy(TASK, episode_index=index, seed=0, limits=limits)
+            details.append((await run_episode(AddingEnv(), TASK, policy, limits)).stop_detail)
+        await source.close()
+        return details, source
+
+    return asyncio.run(run())
+
+
 def first_turn(reply, **limits):
     with FaultServer(reply, completion("2")) as server:
         episode, source = play(server, **limits)
@@ -270,6 +285,7 @@ def test_a_complaint_about_a_tool_message_is_no_lack_of_tools():
 
 def test_failures_that_pass_are_asked_again():
     passing = [
+        Reply(500, b"[" * 100_000),
         error(429, "slow down", Retry_After="0.001"),
         DROP,
         error(503, "busy"),
@@ -277,13 +293,13 @@ def test_failures_that_pass_are_asked_again():
         Reply(body={"error": {"message": "upstream failed"}}),
         Reply(body={"choices": []}),
         error(408, "late"),
-        Reply(500, b"[" * 100_000),
+        Reply(body=b"[" * 100_000),
     ]
     with FaultServer(*passing, completion("2")) as server:
-        source = HostedSource("test-model", server.url, retries=Retries(attempts=9, first_wait_s=0.001))
+        source = HostedSource("test-model", server.url, retries=Retries(attempts=10, first_wait_s=0.001))
         episode, _ = play(server, source=source)
-        assert (episode.stop_reason, episode.reward, len(server.bodies)) == (StopReason.TERMINATED, 1.0, 9)
-    assert server.bodies == server.bodies[:1] * 9
+        assert (episode.stop_reason, episode.reward, len(server.bodies)) == (StopReason.TERMINATED, 1.0, 10)
+    assert server.bodies == server.bodies[:1] * 10
     assert len(episode.turns) == 1
 
 
@@ -325,22 +341,13 @@ def test_a_wait_beyond_the_total_time_is_not_begun(monkeypatch):
 
 def test_a_lost_endpoint_is_not_asked_again():
     with FaultServer(error(503, "the engine is dead")) as server:
-
-        async def run():
-            source = HostedSource("test-model", server.url, retries=QUICK)
-            limits = EpisodeLimits()
-            policies = [source.policy(TASK, episode_index=index, seed=0, limits=limits) for index in range(2)]
-            episodes = [await run_episode(AddingEnv(), TASK, policy, limits) for policy in policies]
-            await source.close()
-            return source, episodes
-
-        source, episodes = asyncio.run(run())
+        details, source = play_many(server, 2)
         assert len(server.bodies) == QUICK.attempts
     assert isinstance(source.lost, EndpointLostError)
     assert str(source.lost).startswith(
         "127.0.0.1 (test-model) answered HTTP 503: the engine is dead an_error (attempt 4 of 4"
     )
-    assert [episode.stop_detail for episode in episodes] == [f"policy.act raised EndpointLostError: {source.lost}"] * 2
+    assert details == [f"policy.act raised EndpointLostError: {source.lost}"] * 2
 
 
 def test_an_endpoint_that_answers_others_is_not_lost():
@@ -349,7 +356,7 @@ def test_an_endpoint_that_answers_others_is_not_lost():
     def reply(body):
         if body["messages"][1]["content"] == "poison":
             assert answered.wait(10)
-            return error(500, "the template failed")
+            return error(503, "the template failed")
         answered.set()
         return completion("2")
 
@@ -393,8 +400,23 @@ def test_an_answer_that_takes_too_long():
         source = HostedSource("m", server.url, request_timeout_s=0.05, retries=Retries(2, 0.001))
         episode, _ = play(server, source=source)
         release.set()
-    assert episode.stop_reason is StopReason.ERROR
-    assert "Timeout" in str(source.lost)
+        assert len(server.bodies) == 2
+    assert (episode.stop_reason, source.lost) == (StopReason.ERROR, None)
+    assert "gave no answer in 0.05 s (attempt 2 of 2" in episode.stop_detail
+
+
+def test_the_third_request_in_a_row_that_ends_with_500_loses_the_endpoint():
+    with FaultServer(error(500, "cannot parse")) as server:
+        details, source = play_many(server, 4)
+        assert len(server.bodies) == 9
+    kinds = [detail.split(": ")[0] for detail in details]
+    assert kinds == ["policy.act raised RequestError"] * 2 + ["policy.act raised EndpointLostError"] * 2
+    assert "HTTP 500: cannot parse an_error (attempt 3 of 3" in str(source.lost)
+
+    with FaultServer(*[error(500, "")] * 6, completion("2"), *[error(500, "")] * 6, completion("2")) as server:
+        details, source = play_many(server, 6)
+    assert source.lost is None
+    assert [bool(detail) for detail in details] == [True, True, False, True, True, False]
 
 
 def test_a_server_that_wants_other_fields_gets_them():
