@@ -1,5 +1,6 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
+from llmgym.checking import CheckReport, check_env
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
 from llmgym.from_gym import from_gym
@@ -19,6 +20,7 @@ from llmgym.versions import provenance
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckReport",
     "Env",
     "Episode",
     "EpisodeLimits",
@@ -42,6 +44,7 @@ __all__ = [
     "Turn",
     "TurnTokens",
     "Usage",
+    "check_env",
     "compare_replay",
     "expert_policy",
     "expert_source",

@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"]:  # its options are the trainer's, which argparse here does not know
             return _train(arguments[1:])
+        if arguments[:1] == ["check"]:
+            status: int = importlib.import_module("llmgym.checking.command").check_main(arguments[1:])
+            return status
         parser = _parser()
         options = parser.parse_args(arguments)
         if options.command == "list":
@@ -43,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llmgym {llmgym.__version__}")
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
+    commands.add_parser("check", add_help=False, help="check an environment before training (see llmgym check --help)")
     commands.add_parser("list", help="show the registered environments")
     return parser
 

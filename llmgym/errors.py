@@ -18,6 +18,10 @@ class TaskError(LLMGymError, ValueError):
     """A task, a task file or a task index is not usable."""
 
 
+class DuplicateTaskError(TaskError):
+    """Two different tasks share one id."""
+
+
 class ToolError(LLMGymError):
     """A tool call failed in a way the model should read. The text is shown to the model."""
 

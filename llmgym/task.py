@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmgym.errors import TaskError, did_you_mean
+from llmgym.errors import DuplicateTaskError, TaskError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,14 @@ def save_tasks(tasks: Iterable[Task], path: str | Path) -> None:
 
 
 def check_unique_ids(tasks: Iterable[Task]) -> None:
-    """Raise :class:`TaskError` when two different tasks share one id."""
+    """Raise :class:`DuplicateTaskError` when two different tasks share one id."""
     seen: dict[str, Task] = {}
     for task in tasks:
         other = seen.setdefault(task.id, task)
         if other is not task and other != task:
-            raise TaskError(f"two different tasks have the id {task.id!r}; leave ids empty or make them unique")
+            raise DuplicateTaskError(
+                f"two different tasks have the id {task.id!r}; leave ids empty or make them unique"
+            )
 
 
 def _check_json(value: Any, where: str) -> None:

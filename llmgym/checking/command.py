@@ -1,0 +1,65 @@
+"""``llmgym check``: its options, its output and its exit status. What is checked is told elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+
+from llmgym.checking import check_env, print_report
+from llmgym.errors import ConfigError
+
+
+def check_main(argv: Sequence[str]) -> int:
+    """Run ``llmgym check`` and return 0 without errors, 1 with findings of level error (any with ``--strict``)."""
+    from rich.console import Console
+
+    options = _parser().parse_args(argv)
+    screen = Console(stderr=True)
+    with screen.status("checking") as status, contextlib.redirect_stdout(sys.stderr):
+        report = check_env(
+            options.env,
+            options.tasks,
+            split=options.split,
+            task_options=_task_options(options.task_option),
+            episodes=options.episodes,
+            timeout_s=options.timeout,
+            seed=options.seed,
+            progress=status.update,
+        )
+    if options.json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        print_report(report, Console())
+    return int(not report.ok or (options.strict and bool(report.findings)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="llmgym check",
+        description="Check an environment before you train on it. Exit status: 0 no errors, 1 errors, 2 no such thing.",
+    )
+    parser.add_argument("env", metavar="ENV", help="an id, module:Class, or my_env.py:MyEnv")
+    parser.add_argument("--tasks", metavar="JSONL", help="a file of tasks to use instead of the environment's own")
+    parser.add_argument("--split", default="train", help="the split to play (train)")
+    parser.add_argument(
+        "--task-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the environment's tasks"
+    )
+    parser.add_argument("--episodes", type=int, default=4, metavar="N", help="tasks to play (4)")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds one call may take (30)")
+    parser.add_argument("--seed", type=int, default=0, help="seeds the environment and the hostile actions (0)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--strict", action="store_true", help="fail on warnings too")
+    return parser
+
+
+def _task_options(given: Sequence[str]) -> dict[str, str]:
+    options = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--task-option takes NAME=VALUE, such as level=2; got {text!r}")
+        options[name] = value
+    return options

@@ -1,0 +1,197 @@
+"""The outcome of a check: findings, the status of each check, and how they are shown. Runs no environment."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from llmgym.checking.codes import CHECKS, CODES, Code, Level
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Status(StrEnum):
+    """The outcome of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    WARNING = "warning"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass
+class Finding:
+    """One kind of fault, with the first case of it.
+
+    Attributes:
+        code: A key of :data:`~llmgym.checking.codes.CODES`, which holds level, reason and remedy.
+        sent: What the environment was given.
+        got: What came back.
+        count: How many times it was seen.
+    """
+
+    code: str
+    sent: str
+    got: str
+    count: int = 1
+
+    @property
+    def about(self) -> Code:
+        """Level, title, reason and remedy of the code."""
+        return CODES[self.code]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as one JSON object."""
+        about = self.about
+        return {**asdict(self), "level": about.level, "title": about.title, "why": about.why, "mend": about.mend}
+
+
+@dataclass
+class CheckResult:
+    """One check and how it went.
+
+    Attributes:
+        name: Name of the check.
+        status: How it went.
+        detail: What was done, or why it was not.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+
+
+@dataclass
+class CheckReport:
+    """What :func:`llmgym.check_env` returns.
+
+    Attributes:
+        env_id: The environment.
+        checks: Every check there is, in order.
+        findings: The faults, one a code.
+        environment_calls: Calls of ``reset``, ``step`` and ``close``, and whole episodes that were played.
+        hostile_actions: Hostile actions that were sent.
+        seconds: How long it took.
+    """
+
+    env_id: str
+    checks: list[CheckResult] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    environment_calls: int = 0
+    hostile_actions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings of level error."""
+        return [finding for finding in self.findings if finding.about.level is Level.ERROR]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error; warnings may be."""
+        return not self.errors
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as one JSON object."""
+        return {
+            "env_id": self.env_id,
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self.checks],
+            "findings": [finding.to_json() for finding in self.findings],
+            "environment_calls": self.environment_calls,
+            "hostile_actions": self.hostile_actions,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class Findings:
+    """Collects findings: the first case of each code is kept, further ones are counted."""
+
+    def __init__(self) -> None:
+        self._by_code: dict[str, Finding] = {}
+
+    def add(self, code: str, *, sent: str, got: str) -> None:
+        """Note a case of ``code``."""
+        known = self._by_code.get(code)
+        if known is not None:
+            known.count += 1
+        else:
+            assert code in CODES  # a code without a page would be a fault of ours
+            self._by_code[code] = Finding(code, printable(sent), printable(got))
+
+    def __contains__(self, code: str) -> bool:
+        return code in self._by_code
+
+    def all(self) -> list[Finding]:
+        """Errors first, else in the order they were found."""
+        return sorted(self._by_code.values(), key=lambda finding: finding.about.level is not Level.ERROR)
+
+
+def conclude(findings: list[Finding], done: dict[str, str], skipped: dict[str, str]) -> list[CheckResult]:
+    """Give every check its status: what was found decides, then whether it ran.
+
+    Args:
+        findings: All findings.
+        done: Details of the checks that ran.
+        skipped: Why a check did not run, or not to its end.
+    """
+    found = {finding.code: finding for finding in findings}
+    results = []
+    for check in CHECKS:
+        own = [found[code.name] for code in check.codes if code.name in found]
+        levels = {finding.about.level for finding in own}
+        if levels:
+            status = Status.FAILED if Level.ERROR in levels else Status.WARNING
+            detail = ", ".join(finding.code for finding in own)
+        elif check.name in skipped or check.name not in done:
+            status, detail = Status.NOT_CHECKED, skipped.get(check.name, "")
+        else:
+            status, detail = Status.PASSED, done[check.name]
+        results.append(CheckResult(check.name, status, detail))
+    return results
+
+
+def printable(text: str, limit: int = 400) -> str:
+    """Shorten text and escape what a terminal must not get: control characters and lone surrogates."""
+    cut = text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in cut)
+
+
+def print_report(report: CheckReport, console: Console) -> None:
+    """Show a report: a table of the checks, then each finding in full."""
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {Status.PASSED: "green", Status.FAILED: "bold red", Status.WARNING: "yellow", Status.NOT_CHECKED: "dim"}
+    titles = {check.name: check.title for check in CHECKS}
+    table = Table(title=Text(f"llmgym check {report.env_id}"), title_justify="left", show_lines=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    table.add_column("what it says")
+    for check in report.checks:
+        said = titles[check.name] + (f" ({check.detail})" if check.detail else "")
+        table.add_row(check.name, Text(check.status, style=styles[check.status]), Text(said))
+    console.print(table)
+    for finding in report.findings:
+        about = finding.about
+        style = "bold red" if about.level is Level.ERROR else "yellow"
+        times = f" ({finding.count} times)" if finding.count > 1 else ""
+        console.print()
+        console.print(Text.assemble((f"{about.level} {finding.code}", style), f": {about.title}{times}"))
+        for name, text in (
+            ("sent", finding.sent),
+            ("came back", finding.got),
+            ("why it hurts", about.why),
+            ("how to mend it", about.mend),
+        ):
+            console.print(Text.assemble((f"  {name}: ", "bold"), text.replace("\n", "\n    ")))
+    warnings = len(report.findings) - len(report.errors)
+    console.print()
+    console.print(
+        Text(
+            f"{len(report.errors)} errors, {warnings} warnings; {report.environment_calls} calls of the environment, "
+            f"{report.hostile_actions} hostile actions, {report.seconds:.1f} s"
+        )
+    )
