@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import typing
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ OTHER_LOSS_TYPES = {
     "luspo": "its sequence ratio and length weight are defined for one row an episode",
     "vespo": "its sequence weight is defined for one row an episode",
 }
+
+SCALES = ("group", "batch", "none", True, False)
+"""What may divide the advantages; TRL reads True as ``"group"`` and False as ``"none"``."""
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -163,7 +167,9 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
 
     def __post_init__(self) -> None:
         self._given = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != _default(f)
+            f.name: _plain(getattr(self, f.name))
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != _default(f)
         }
         self._check()
         self._derive()
@@ -182,11 +188,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
                 f"loss_type={self.loss_type!r} is not supported ({why}); allowed are {', '.join(LOSS_TYPES)}"
             )
         self._at_least("batch_size", 1)
-        if self.episodes_per_task < 2:
+        if self.episodes_per_task in (0, 1):
             raise ConfigError(
                 f"episodes_per_task={self.episodes_per_task} never trains: an advantage compares the episodes of one "
                 "task, so it takes 2 or more"
             )
+        self._at_least("episodes_per_task", 2)
         for name in (
             "num_steps",
             "max_sampling_attempts",
@@ -224,6 +231,8 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(f"temperature={self.temperature} must be positive; GRPO compares different samples")
         if self.val_temperature is not None and self.val_temperature < 0:
             raise ConfigError(f"val_temperature={self.val_temperature} must be 0 (greedy) or positive")
+        if self.scale_rewards not in SCALES:
+            raise ConfigError(f"scale_rewards={self.scale_rewards!r} is unknown; allowed are {', '.join(SCALES[:3])}")
         if not 0 <= self.max_error_share <= 1:
             raise ConfigError(f"max_error_share={self.max_error_share} is a share, from 0 to 1")
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -299,8 +308,16 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         return cls(**parse_settings({**values, **overrides}, source=str(path)))
 
     def to_yaml(self, path: str | Path) -> None:
-        """Write the settings that differ from the defaults; :meth:`from_yaml` reads them back."""
-        Path(path).write_text(yaml.safe_dump(self._given, sort_keys=False), encoding="utf-8")
+        """Write the settings that differ from the defaults; :meth:`from_yaml` reads them back.
+
+        Raises:
+            ConfigError: A setting holds an object that YAML cannot express.
+        """
+        try:
+            text = yaml.safe_dump(self._given, sort_keys=False)
+        except yaml.representer.RepresenterError as error:
+            raise ConfigError(f"a setting must be a plain value that config.yaml can hold: {error}") from error
+        Path(path).write_text(text, encoding="utf-8")
 
     def replace(self, **changes: Any) -> GRPOConfig:
         """A new configuration with some settings changed and all checks repeated."""
@@ -344,9 +361,19 @@ def _convert(name: str, value: Any, hint: Any, source: str) -> Any:
             return int(value)
         if _accepts(hint, float):
             return float(value)
-        return yaml.safe_load(value)
+        parsed = yaml.safe_load(value)
+        if _accepts(hint, bool) and not isinstance(parsed, bool):
+            raise ValueError
+        return parsed
     except (ValueError, yaml.YAMLError):
         raise ConfigError(f"{source}: {name} takes {getattr(hint, '__name__', hint)}, got {value!r}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Enumerations and paths as the text that sets them."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, os.PathLike) else value
 
 
 def _accepts(hint: Any, kind: type) -> bool:

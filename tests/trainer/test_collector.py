@@ -1,0 +1,208 @@
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from toys import IM_END, TASKS, LetterEnv, build_tokenizer
+
+from llmgym import EpisodeLimits, StopReason
+from llmgym_trainer.codec import Codec
+from llmgym_trainer.collector import Collector, RolloutClock, TaskStream
+from llmgym_trainer.engine import Sample
+
+LIMITS = EpisodeLimits(max_turns=4, max_model_length=200)
+
+
+class OneWordEngine:
+    """Answers with one letter drawn from the episode's own generator."""
+
+    def __init__(self, tokenizer):
+        self.letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "abcdefghijklmnopqrstuvwxyz"]
+        self.released = []
+        self.now = self.most = 0
+
+    async def sample(self, prompt_ids, params, key, rng: random.Random):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        return Sample([rng.choice(self.letters), IM_END], [-3.0, -0.1], "stop", 0)
+
+    def release(self, key):
+        self.released.append(key)
+
+
+@pytest.fixture
+def engine():
+    return OneWordEngine(build_tokenizer())
+
+
+def collect(engine, env, tasks=TASKS[:2], count=3, **settings):
+    collector = Collector(Codec(build_tokenizer()), engine, lambda task: env(), **{"seed": 7, **settings})
+    ended = []
+    groups = asyncio.run(
+        collector.collect(tasks, count, LIMITS, temperature=1.0, phase="train0", step=5, on_episode=ended.append)
+    )
+    return groups, ended
+
+
+def test_groups_come_in_the_order_of_their_tasks(engine):
+    groups, ended = collect(engine, LetterEnv)
+    assert [g.task for g in groups] == TASKS[:2]
+    assert [[e.episode_index for e in g.episodes] for g in groups] == [[0, 1, 2]] * 2
+    assert len(ended) == 6
+    assert len(set(engine.released)) == 6
+    assert all(e.provenance["phase"] == "train0" and e.provenance["step"] == 5 for g in groups for e in g.episodes)
+
+
+def test_the_same_seed_samples_the_same_and_another_does_not(engine):
+    def said(**settings):
+        groups, _ = collect(engine, LetterEnv, **settings)
+        return [e.turns[0].message["content"] for g in groups for e in g.episodes]
+
+    assert said() == said()
+    assert said() != said(seed=8)
+
+
+def test_a_task_that_occurs_twice_is_two_different_groups(engine):
+    groups, _ = collect(engine, LetterEnv, tasks=[TASKS[0], TASKS[0]], count=6)
+    first, second = ([e.turns[0].message["content"] for e in g.episodes] for g in groups)
+    assert first != second
+
+
+def test_a_failed_episode_is_tried_again_on_a_fresh_environment(engine):
+    made = []
+
+    class Flaky(LetterEnv):
+        def __init__(self):
+            made.append(self)
+
+        async def reset(self, task):
+            self.was_reset = True
+            if len(made) <= 3:
+                raise OSError(f"attempt {len(made)}")
+            return await super().reset(task)
+
+    groups, ended = collect(engine, Flaky, tasks=TASKS[:1], count=3, max_concurrent_episodes=1)
+    # Both attempts of the first episode fail, and the first of the second.
+    (group,) = groups
+    assert [(e.episode_index, e.provenance["attempt"]) for e in group.failed] == [(0, 0), (0, 1), (1, 0)]
+    assert [(e.episode_index, e.provenance["attempt"]) for e in group.episodes] == [(1, 1), (2, 0)]
+    assert len(made) == 5
+    assert "OSError: attempt 1" in group.failed[0].stop_detail
+    assert [e.stop_reason for e in ended] == [StopReason.ERROR, StopReason.TERMINATED, StopReason.TERMINATED]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_the_number_of_retries(engine, retries):
+    class Broken(LetterEnv):
+        async def step(self, message):
+            raise OSError("broken")
+
+    groups, _ = collect(engine, Broken, tasks=TASKS[:1], count=2, episode_retries=retries)
+    assert (len(groups[0].episodes), len(groups[0].failed)) == (0, 2 * (retries + 1))
+
+
+def test_close_runs_for_every_environment(engine):
+    counts = Counter()
+
+    class Sometimes(LetterEnv):
+        def __init__(self):
+            counts["made"] += 1
+            self.number = counts["made"]
+
+        async def reset(self, task):
+            if self.number % 3 == 0:
+                raise OSError("broken")
+            return await super().reset(task)
+
+        async def step(self, message):
+            if self.number % 3 == 1:
+                raise ValueError("broken")
+            return await super().step(message)
+
+        async def close(self):
+            counts["closed"] += 1
+
+    collect(engine, Sometimes, count=8)
+    assert counts["made"] == counts["closed"] > 16
+
+
+def test_a_factory_that_raises_is_a_failed_episode(engine):
+    def broken():
+        raise RuntimeError("no free port")
+
+    groups, _ = collect(engine, broken, tasks=TASKS[:1], count=2)
+    assert [e.stop_detail for e in groups[0].failed] == ["env_factory raised RuntimeError: no free port"] * 4
+
+
+def test_no_more_episodes_at_once_than_allowed(engine):
+    collect(engine, LetterEnv, count=5, max_concurrent_episodes=2)
+    assert engine.most == 2
+    engine.most = 0
+    collect(engine, LetterEnv, count=5)
+    assert engine.most == 10
+
+
+def test_a_cancelled_rollout_closes_its_environments(engine):
+    closed = []
+
+    class Waiting(LetterEnv):
+        async def step(self, message):
+            await asyncio.sleep(60)
+
+        async def close(self):
+            closed.append(1)
+
+    async def run():
+        collector = Collector(Codec(build_tokenizer()), engine, lambda task: Waiting(), seed=0)
+        task = asyncio.ensure_future(collector.collect(TASKS[:2], 2, LIMITS, temperature=1.0, phase="train0", step=0))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert len(closed) == 4
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 5, 8, 16])
+def test_every_task_is_used_whatever_the_batch_size(at_a_time):
+    stream = TaskStream(TASKS, seed=1)
+    taken = list(itertools.chain.from_iterable(stream.take(at_a_time) for _ in range(30)))
+    assert stream.cursor == 30 * at_a_time == len(taken)
+    for start in range(0, len(taken) - 7, 8):  # each epoch is all eight tasks
+        assert {task.id for task in taken[start : start + 8]} == {task.id for task in TASKS}
+
+
+def test_the_order_follows_from_the_seed_and_differs_between_epochs():
+    first, again, other = (TaskStream(TASKS, seed=seed).take(24) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first[:8] != first[8:16]
+    assert TaskStream(TASKS, seed=1, shuffle=False).take(10) == TASKS + TASKS[:2]
+
+
+def test_the_cursor_is_the_whole_state():
+    stream, later = TaskStream(TASKS, seed=3), TaskStream(TASKS, seed=3)
+    stream.take(13)
+    later.cursor = 13
+    assert stream.take(9) == later.take(9)
+
+
+# The clock.
+
+
+def test_the_clock_splits_the_time_in_two(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("llmgym_trainer.collector.time.perf_counter", lambda: now)
+    clock = RolloutClock()
+    now = 100.0  # between two rollouts: counts for nothing
+    clock.start()
+    for at, by in ((101, +1), (103, +1), (106, -1), (110, -1), (115, 0)):
+        now = at
+        clock.change(by)
+    assert (clock.sampling_s, clock.env_s) == (110 - 101, (101 - 100) + (115 - 110))
