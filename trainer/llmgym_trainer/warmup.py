@@ -1,0 +1,275 @@
+"""Supervised warm-up on scripted episodes. Knows episodes, rows and a training loop; no model family and no game.
+
+An episode that is wrong on purpose replays the expert's with one mistake at a random turn: it answers too soon, changes
+one word, number or sign of a call or of the answer, or writes a call that cannot be read. After the mistake it goes on
+with what it really sees. So each turn is right with a large probability and wrong with a small one, whatever came
+before, and reinforcement learning finds both to compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import PreTrainedModel
+
+from llmgym import Episode, EpisodeLimits, Message, Policy, StopReason, ToolSpec, run_episode
+from llmgym.episode import TOOL_ERROR_PREFIX
+from llmgym.errors import ConfigError
+from llmgym.messages import copy_message
+from llmgym.registry import expert_policy, find
+from llmgym.rollout import derive_seed
+from llmgym_trainer.codec import Codec
+from llmgym_trainer.engine import Sample, SamplingParams
+from llmgym_trainer.policy import ModelPolicy
+from llmgym_trainer.rows import Row, build_rows
+
+_PIECE = re.compile(r"\d+|[A-Za-z_]+|[-+*]")
+_SIGNS = ("+", "-", "*")
+_TOO_SOON_SHARE, _UNREADABLE_SHARE = 0.3, 0.1
+_NO_LIMITS = EpisodeLimits(max_model_length=1_000_000)
+
+
+def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int) -> list[Episode]:
+    """Play training tasks of an environment with its scripted expert, a part of them wrong on purpose.
+
+    Args:
+        env_id: An environment with tasks and an expert, see :func:`llmgym.registry.find`.
+        count: Number of episodes. Tasks repeat when there are fewer.
+        flawed_share: Share of the episodes, from 0 to 1, that holds a mistake. Which ones is drawn.
+        seed: Determines tasks, episodes and mistakes.
+
+    Raises:
+        ConfigError: A share out of range, or the expert fails at a task.
+    """
+    if not 0 <= flawed_share <= 1:
+        raise ConfigError(f"flawed_share={flawed_share} is a share, from 0 to 1")
+    rng = random.Random(derive_seed("scripted episodes", env_id, seed))
+    entry = find(env_id)
+    tasks = entry.load_tasks("train")
+    flawed = [index < round(flawed_share * count) for index in range(count)]
+    rng.shuffle(flawed)
+
+    async def play(wrong: bool) -> Episode:
+        task = tasks[rng.randrange(len(tasks))]
+        right = await run_episode(entry.make_env(task), task, expert_policy(env_id), seed=seed, env_id=env_id)
+        if right.stop_reason is not StopReason.TERMINATED:
+            raise ConfigError(
+                f"the expert of {env_id} does not finish task {task.id}: {right.stop_reason} {right.stop_detail}"
+            )
+        if not wrong:
+            return right
+        return await run_episode(entry.make_env(task), task, FlawedReplay(right, rng), seed=seed, env_id=env_id)
+
+    async def play_all() -> list[Episode]:
+        return [await play(wrong) for wrong in flawed]
+
+    return asyncio.run(play_all())
+
+
+class FlawedReplay(Policy):
+    """Replays a right episode with one mistake at a random turn, then goes on with what it really sees.
+
+    Args:
+        right: An episode that ended by itself.
+        rng: Draws the turn and the mistake.
+    """
+
+    def __init__(self, right: Episode, rng: random.Random) -> None:
+        self._messages = [turn.message for turn in right.turns if turn.message is not None]
+        self._results = [_results(turn.observation) for turn in right.turns]
+        self._rng = rng
+        self._flawed_turn = rng.randrange(len(self._messages))
+        written = [text for message in self._messages for text in _texts(message)]
+        self._pieces = [piece for text in chain(written, *self._results) for piece in _PIECE.findall(text)]
+
+    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
+        """The expert's message of this turn, wrong at one turn and true to what was seen at all others."""
+        number = sum(message["role"] == "assistant" for message in messages)
+        seen, expected = _results(messages), list(chain(*self._results[:number]))
+        really = {old: new for old, new in zip(expected, seen, strict=True) if not new.startswith(TOOL_ERROR_PREFIX)}
+        texts = [
+            _PIECE.sub(lambda piece: really.get(piece.group(), piece.group()), text)
+            for text in _texts(self._messages[number])
+        ]
+        message = _with_texts(self._messages[number], texts)
+        return self._mistake(message, seen) if number == self._flawed_turn else message
+
+    def _mistake(self, message: Message, seen: list[str]) -> Message:
+        kind, texts = self._rng.random(), _texts(message)
+        places = [(which, piece) for which, text in enumerate(texts) for piece in _PIECE.finditer(text)]
+        if message.get("tool_calls") and (kind < _TOO_SOON_SHARE or not places):
+            return {"role": "assistant", "content": seen[-1] if seen else "unknown"}
+        if message.get("tool_calls") and kind < _TOO_SOON_SHARE + _UNREADABLE_SHARE:
+            return {"role": "assistant", "content": "<tool_call>" + " ".join(seen)}
+        if not places:
+            return {"role": "assistant", "content": "unknown"}
+        which, piece = self._rng.choice(places)
+        old, text = piece.group(), texts[which]
+        others = [new for new in (*self._pieces, *_SIGNS) if new != old and _same_kind(new, old)]
+        texts[which] = text[: piece.start()] + self._rng.choice(others or ["unknown"]) + text[piece.end() :]
+        return _with_texts(message, texts)
+
+
+def encode_scripted(episode: Episode, codec: Codec) -> list[Row]:
+    """Turn a scripted episode into training rows, as if a policy had sampled its assistant messages.
+
+    The rollout's own policy holds and extends the tokens, so that nothing can differ from a rollout; only the engine is
+    replaced, by one that returns the tokens of the scripted message.
+
+    Args:
+        episode: An episode with a message in each turn; ``turn.tokens`` is not read.
+        codec: Of the model to train.
+
+    Returns:
+        Rows whose mask is 1 on the assistant messages, end-of-turn token included. Their logprobs are 0.
+
+    Raises:
+        ConfigError: A turn has no message.
+        CodecError: The chat template cannot express the episode.
+    """
+
+    async def encode() -> Episode:
+        engine, history, turns = _Dictation(), list(episode.initial_messages), []
+        policy = ModelPolicy(codec, engine, _NO_LIMITS, key="", rng=random.Random(0))
+        for turn in episode.turns:
+            if turn.message is None:
+                raise ConfigError(f"a scripted episode of task {episode.task.id} has a turn without a message")
+            engine.ids = codec.encode_turn(history, turn.message, episode.tool_specs)
+            acted = await policy.act(history, episode.tool_specs)
+            turns.append(replace(turn, tokens=acted.tokens))
+            history = turn.observation if turn.history_edited else [*history, turn.message, *turn.observation]
+        return replace(episode, turns=turns)
+
+    return build_rows(asyncio.run(encode()))
+
+
+def warm_up(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    label: str = "warm-up",
+) -> list[float]:
+    """Train a model on rows with the cross-entropy of their masked-in tokens. Shows a progress bar.
+
+    AdamW without weight decay; the learning rate rises over the first twentieth of the steps and then falls linearly to
+    a twentieth. Rows of similar length share a batch; each row is used once before any is used again.
+
+    Args:
+        model: What to train: its parameters that require gradients.
+        rows: See :func:`encode_scripted`.
+        steps: Optimizer steps.
+        batch_size: Rows a step.
+        learning_rate: The highest one.
+        seed: Determines the order of the rows.
+        label: Stands in front of the bar.
+
+    Returns:
+        The loss of each step, in nats a token.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    rise = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, max(0.05, 1 - step / steps))
+    )
+    batches = _batches(rows, batch_size, random.Random(derive_seed("warm-up", seed)))
+    losses: list[float] = []
+    model.train()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, TimeRemainingColumn()) as progress:
+        bar = progress.add_task(label, total=steps, note="")
+        start = time.perf_counter()
+        for step in range(steps):
+            loss = _loss(model, next(batches))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+            speed = (step + 1) / (time.perf_counter() - start)
+            progress.update(bar, advance=1, note=f"loss {losses[-1]:.3f}, {speed:.1f} steps/s")
+    model.eval()
+    return losses
+
+
+class _Dictation:
+    """An engine that returns ``ids``, whatever the prompt."""
+
+    ids: list[int]
+
+    async def sample(self, prompt_ids: list[int], params: SamplingParams, key: str, rng: random.Random) -> Sample:
+        return Sample(list(self.ids), [0.0] * len(self.ids), "stop", 0)
+
+    def release(self, key: str) -> None: ...
+
+    def abort(self, key: str) -> None: ...
+
+    def sync(self, version: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _loss(model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
+    """Mean cross-entropy of the masked-in tokens. The head runs on these alone: it is the widest part."""
+    length = max(len(row.ids) for row in rows)
+    ids = torch.tensor([row.ids + [0] * (length - len(row.ids)) for row in rows], device=model.device)
+    mask = torch.tensor([row.mask + [0] * (length - len(row.mask)) for row in rows], device=model.device)[:, 1:].bool()
+    # Padding stands behind the row, where causal attention never looks from a token that counts.
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False)[0][:, :-1]
+    return F.cross_entropy(model.get_output_embeddings()(hidden[mask]).float(), ids[:, 1:][mask])
+
+
+def _batches(rows: Sequence[Row], batch_size: int, rng: random.Random) -> Iterator[list[Row]]:
+    """Endless batches, pass after pass: rows are shuffled, sorted by length within stretches, and cut."""
+    while True:
+        order = rng.sample(range(len(rows)), len(rows))
+        stretch = 16 * batch_size
+        for start in range(0, len(order), stretch):
+            near = sorted(order[start : start + stretch], key=lambda index: len(rows[index].ids))
+            batches = [near[first : first + batch_size] for first in range(0, len(near), batch_size)]
+            rng.shuffle(batches)
+            yield from ([rows[index] for index in batch] for batch in batches)
+
+
+def _results(messages: Sequence[Message]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "tool"]
+
+
+def _texts(message: Message) -> list[str]:
+    """What a policy decides freely in a message: the texts among the arguments of its calls, else its content."""
+    calls = message.get("tool_calls", [])
+    values = [value for call in calls for value in json.loads(call["function"]["arguments"]).values()]
+    return [value for value in values if isinstance(value, str)] if calls else [message["content"]]
+
+
+def _with_texts(message: Message, texts: Sequence[str]) -> Message:
+    """The message with other texts in the places of :func:`_texts`."""
+    message, left = copy_message(message), iter(texts)
+    calls = message.get("tool_calls", [])
+    for call in calls:
+        arguments = json.loads(call["function"]["arguments"])
+        changed = {name: next(left) if isinstance(value, str) else value for name, value in arguments.items()}
+        call["function"]["arguments"] = json.dumps(changed)
+    if not calls:
+        message["content"] = next(left)
+    return message
+
+
+def _same_kind(one: str, other: str) -> bool:
+    """Both numbers, both words, or both signs."""
+    return (one.isdigit(), one in _SIGNS) == (other.isdigit(), other in _SIGNS)
