@@ -43,7 +43,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 _LONGEST_WAIT_S = 60.0
 _FEW_ATTEMPTS = 3
-"""Tried where more would hardly help: no connection to an endpoint that has never answered, or HTTP 500."""
+"""Tried where more would hardly help: no connection where nothing has ever answered, or HTTP 500."""
 _FAILED_IN_A_ROW = 3
 
 _CONTEXT = re.compile(
@@ -128,6 +128,7 @@ class HostedSource(PolicySource):
             api_key=self._key or "none", base_url=base_url or OPENAI_URL, max_retries=0, timeout=request_timeout_s
         )
         self._answers = self._failed_in_a_row = 0
+        self._reached = False
         self._sends_seed = True
         self._limit_name = "max_completion_tokens" if url.hostname == urlsplit(OPENAI_URL).hostname else "max_tokens"
 
@@ -171,7 +172,7 @@ class HostedSource(PolicySource):
             failure = await self._send(self._body(messages, tool_specs, seed, max_tokens))
             if not isinstance(failure, _Failure):
                 self._answers += 1
-                self._failed_in_a_row = 0
+                self._failed_in_a_row, self._reached = 0, True
                 return failure
             if not failure.may_pass:
                 turn = self._settle(failure, messages, tool_specs)
@@ -179,7 +180,8 @@ class HostedSource(PolicySource):
                     return turn
                 continue
             attempts = self._retries.attempts
-            if failure.status == 500 or (failure.status is None and not self._answers):
+            self._reached = self._reached or failure.status is not None
+            if failure.status == 500 or not self._reached:
                 attempts = min(attempts, _FEW_ATTEMPTS)
             wait = min(self._retries.first_wait_s * 2 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.75, 1.0)
             wait = max(wait, failure.retry_after_s)
