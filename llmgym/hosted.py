@@ -55,6 +55,9 @@ _CONTEXT = re.compile(
 _FILTERED = re.compile(r"content[ _](filter|policy|management policy)|flagged|moderation", re.IGNORECASE)
 _TOOLS = re.compile(r"\btools?\b|tool[_-](choice|calls?|use)|function[ _-]call", re.IGNORECASE)
 
+# Left in the text by a server without a parser for reasoning.
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
+
 
 class RequestError(LLMGymError):
     """An endpoint failed on one request; others may succeed."""
@@ -362,6 +365,9 @@ def _read(completion: dict[str, Any], call_id_prefix: str) -> PolicyTurn:
     reply |= {"role": "assistant", "content": message.get("content") or message.get("refusal")}
     try:
         normal = normalize_message(reply, call_id_prefix=call_id_prefix)
+        thought = _THOUGHT.match(normal["content"])
+        if thought is not None and "reasoning_content" not in normal:
+            normal["reasoning_content"], normal["content"] = thought[1].strip("\n"), thought[2].lstrip("\n")
         problem = malformed_reason(normal)
     except MessageError as error:
         problem = str(error)

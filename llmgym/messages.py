@@ -137,8 +137,9 @@ def malformed_reason(message: Message) -> str | None:
     """Say why an assistant message counts as a parse failure, or return None.
 
     This is the one malformed-call policy, for every kind of policy and for training and
-    evaluation alike: arguments that are no JSON object, or tool markup left in the text. An unknown tool
-    name or arguments that do not fit the schema are *not* malformed: the environment answers them.
+    evaluation alike: arguments that are no JSON object, tool markup left in the text, or a reasoning block that
+    does not end. An unknown tool name or arguments that do not fit the schema are *not* malformed: the
+    environment answers them.
     """
     for call in message.get("tool_calls", []):
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -153,6 +154,8 @@ def malformed_reason(message: Message) -> str | None:
     found = _TOOL_MARKUP.search(message.get("content", ""))
     if found:
         return f"the text holds unparsed tool-call markup {found.group()!r}"
+    if message.get("content", "").lstrip().startswith("<think>") and "</think>" not in message["content"]:
+        return "unfinished reasoning: </think> is missing"
     return None
 
 

@@ -147,6 +147,9 @@ def test_normalized_and_copied_messages_share_nothing_with_the_original():
         (assistant(content="[TOOL_CALLS] []"), "markup"),
         (assistant(content="<|python_tag|>lookup()"), "markup"),
         (assistant(content="<function=lookup>"), "markup"),
+        (assistant(content="\n<think>so far"), "unfinished reasoning"),
+        (assistant(content="<think>all</think>"), None),
+        (assistant(content="the tag <think> opens reasoning"), None),
     ],
 )
 def test_the_malformed_call_policy(message, reason):
