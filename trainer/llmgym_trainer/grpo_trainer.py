@@ -38,7 +38,6 @@ from trl.trainer.utils import use_adapter
 from llmgym.env import Env
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError, LLMGymError
-from llmgym.event_loop import run_sync
 from llmgym.task import Task
 from llmgym.versions import provenance
 from llmgym_trainer.advantages import OverlongPenalty, compute_advantages, has_spread
@@ -48,7 +47,7 @@ from llmgym_trainer.collector import Collector, Group, TaskStream
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.engine import Engine
 from llmgym_trainer.engine_transformers import TransformersEngine
-from llmgym_trainer.interrupts import StopRequest
+from llmgym_trainer.interrupts import StopRequest, run_until_closed
 from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.models import STATE_FILE
 from llmgym_trainer.reporting import Reporter
@@ -272,7 +271,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         with self._stop.waiting(), self._reporter.rollout(len(tasks) * episodes_per_task) as on_episode:
             groups: list[Group] = []
             for batch in [[task] for task in tasks] if sequential else [list(tasks)]:
-                groups += run_sync(
+                groups += run_until_closed(
                     self.collector.collect(
                         batch,
                         episodes_per_task,

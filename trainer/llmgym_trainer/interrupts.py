@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from types import FrameType
+from typing import Any, TypeVar
 
 from llmgym.errors import LLMGymError
+from llmgym.event_loop import run_sync
+from llmgym.rollout import CLOSE_TIMEOUT_S
+
+T = TypeVar("T")
 
 
 class TrainingInterrupted(LLMGymError):
@@ -63,3 +68,23 @@ class StopRequest:
             yield
         finally:
             signal.signal(signal.SIGINT, previous)
+
+
+def run_until_closed(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` as :func:`llmgym.event_loop.run_sync` does, and let it clean up when the user stops it.
+
+    Environments close while their episodes are cancelled, on a thread that would die with the process.
+    """
+    ended = threading.Event()
+
+    async def run() -> T:
+        try:
+            return await coroutine
+        finally:
+            ended.set()
+
+    try:
+        return run_sync(run())
+    except TrainingInterrupted:
+        ended.wait(CLOSE_TIMEOUT_S)
+        raise

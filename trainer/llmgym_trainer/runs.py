@@ -38,7 +38,7 @@ class RunFolder:
         """
         root = Path(runs_dir)
         if run_name is not None:
-            if Path(run_name).name != run_name or run_name in (".", ".."):
+            if Path(run_name).name != run_name or run_name in ("", ".", ".."):
                 raise ConfigError(f"run_name={run_name!r} must be a plain folder name")
             names = [run_name]
         else:
@@ -74,11 +74,15 @@ class RunFolder:
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """All lines of a run's ``metrics.jsonl``, in order; none when there is no such file."""
+    """All lines of a run's ``metrics.jsonl``, in order, without a last one that a crash cut short.
+
+    None when there is no such file.
+    """
     path = Path(run) / "metrics.jsonl"
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def plot_run(run: str | Path) -> Path:
