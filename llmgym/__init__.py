@@ -1,8 +1,10 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
 from llmgym.checking import CheckReport, check_env
+from llmgym.comparison import compare_reports
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
+from llmgym.evaluation import run_and_report
 from llmgym.from_gym import from_gym
 from llmgym.gym_env import MessageEnv
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
@@ -10,6 +12,7 @@ from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
 from llmgym.policy_sources import PolicySource, ScriptedSource, expert_source
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
+from llmgym.report import Report, load_report
 from llmgym.rollout import run_episode
 from llmgym.spaces import MessageSpace
 from llmgym.task import Task, load_tasks, save_tasks
@@ -31,6 +34,7 @@ __all__ = [
     "Policy",
     "PolicySource",
     "PolicyTurn",
+    "Report",
     "ScriptedPolicy",
     "ScriptedSource",
     "StepResult",
@@ -46,10 +50,12 @@ __all__ = [
     "Usage",
     "check_env",
     "compare_replay",
+    "compare_reports",
     "expert_policy",
     "expert_source",
     "from_gym",
     "iter_episodes",
+    "load_report",
     "load_tasks",
     "normalize_message",
     "provenance",
@@ -57,6 +63,7 @@ __all__ = [
     "register",
     "registered_ids",
     "replay",
+    "run_and_report",
     "run_episode",
     "save_tasks",
     "tasks",

@@ -27,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"]:  # its options are the trainer's, which argparse here does not know
             return _train(arguments[1:])
+        if arguments[:1] in (["eval"], ["export"]):
+            eval_cli = importlib.import_module("llmgym.eval_cli")
+            status: int = getattr(eval_cli, f"{arguments[0]}_main")(arguments[1:])
+            return status
         if arguments[:1] == ["check"]:
             status: int = importlib.import_module("llmgym.checking.command").check_main(arguments[1:])
             return status
@@ -47,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
     commands.add_parser("check", add_help=False, help="check an environment before training (see llmgym check --help)")
+    commands.add_parser("eval", add_help=False, help="evaluate a model on an environment (see llmgym eval --help)")
+    commands.add_parser("export", add_help=False, help="write the episodes of a run as rows for an SFT trainer")
     commands.add_parser("list", help="show the registered environments")
     return parser
 
