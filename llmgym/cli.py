@@ -16,6 +16,13 @@ from llmgym.errors import LLMGymError, TaskError
 from llmgym.registry import SPLITS, EnvEntry, find
 from llmgym.task import Task
 
+_COMMANDS = {
+    "check": "llmgym.checking.command:check_main",
+    "eval": "llmgym.eval_cli:eval_main",
+    "export": "llmgym.eval_cli:export_main",
+}
+"""Functions of the arguments that return the exit status, imported when they are needed."""
+
 _TRAINER_NEEDS = ("torch", "transformers", "trl", "accelerate")
 
 
@@ -27,12 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"]:  # its options are the trainer's, which argparse here does not know
             return _train(arguments[1:])
-        if arguments[:1] in (["eval"], ["export"]):
-            eval_cli = importlib.import_module("llmgym.eval_cli")
-            status: int = getattr(eval_cli, f"{arguments[0]}_main")(arguments[1:])
-            return status
-        if arguments[:1] == ["check"]:
-            status: int = importlib.import_module("llmgym.checking.command").check_main(arguments[1:])
+        if arguments and arguments[0] in _COMMANDS:
+            module, function = _COMMANDS[arguments[0]].split(":")
+            status: int = getattr(importlib.import_module(module), function)(arguments[1:])
             return status
         parser = _parser()
         options = parser.parse_args(arguments)
