@@ -135,17 +135,15 @@ def main() -> None:
     file = args.out / "results.json"
     results = json.loads(file.read_text()) if args.plot else []
     if not args.plot:
-        for seed in args.seeds:
-            with (
-                tempfile.TemporaryDirectory() as folder
-            ):  # holds the seed's cache: GRPO fills it, its control reuses it
-                for shuffled in [0] if args.no_control else [0, 1]:
-                    part = Path(folder) / "part.json"
-                    command = [sys.executable, __file__, "--out", str(part), "--model", args.model]
-                    command += ["--one", f"{seed},{shuffled}", *(f"--set={item}" for item in args.set)]
-                    subprocess.run(command, check=True, env={**os.environ, "LLMGYM_CACHE": folder})
-                    results.append(json.loads(part.read_text()))
-                    file.write_text(json.dumps(results, indent=1))
+        runs = [(seed, shuffled) for shuffled in ([0] if args.no_control else [0, 1]) for seed in args.seeds]
+        with tempfile.TemporaryDirectory() as cache:  # empty at first; a control reuses its seed's warmed-up policy
+            for seed, shuffled in runs:
+                part = Path(cache) / "part.json"
+                command = [sys.executable, __file__, "--out", str(part), "--model", args.model]
+                command += ["--one", f"{seed},{shuffled}", *(f"--set={item}" for item in args.set)]
+                subprocess.run(command, check=True, env={**os.environ, "LLMGYM_CACHE": cache})
+                results.append(json.loads(part.read_text()))
+                file.write_text(json.dumps(results, indent=1))
     plot(results, args.out / "learning.png")
     for run in results:
         first, last = run["validation"][0][1], run["validation"][-1][1]

@@ -7,10 +7,10 @@ from typing import Any
 COMMON: dict[str, Any] = {"max_turns": 10}
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {
-        "learning_rate": 5e-4,
+        "learning_rate": 7e-4,
         "batch_size": 16,
         "episodes_per_task": 8,
-        "num_steps": 30,
+        "num_steps": 50,
         "max_turns": 6,
         "max_model_length": 384,
     },
