@@ -77,12 +77,6 @@ CHECKS: tuple[Check, ...] = (
                 "in it would be wrong.",
                 "Leave the id empty, so that it is a hash of the task, or make it unique.",
             ),
-            _warning(
-                "repeated-tasks",
-                "the same task stands in a split more than once",
-                "It weighs more than the others, and means over tasks count it twice.",
-                "Drop the repetitions; to weigh a task on purpose, give each copy another seed in its metadata.",
-            ),
             _error(
                 "splits-overlap",
                 "two splits share a task",

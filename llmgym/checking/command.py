@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
 from collections.abc import Sequence
 
-from llmgym.checking import check_env, print_report
+from llmgym.checking import print_report
+from llmgym.checking.guard import check_guarded
 from llmgym.errors import ConfigError
 
 
@@ -18,17 +17,17 @@ def check_main(argv: Sequence[str]) -> int:
 
     options = _parser().parse_args(argv)
     screen = Console(stderr=True)
-    with screen.status("checking") as status, contextlib.redirect_stdout(sys.stderr):
-        report = check_env(
-            options.env,
-            options.tasks,
-            split=options.split,
-            task_options=_task_options(options.task_option),
-            episodes=options.episodes,
-            timeout_s=options.timeout,
-            seed=options.seed,
-            progress=status.update,
-        )
+    given = {
+        "env": options.env,
+        "tasks": options.tasks,
+        "split": options.split,
+        "task_options": _task_options(options.task_option),
+        "episodes": options.episodes,
+        "timeout_s": options.timeout,
+        "seed": options.seed,
+    }
+    with screen.status("checking") as status:
+        report = check_guarded(given, status.update)
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
     else:

@@ -88,7 +88,7 @@ def check_history(subject: Subject) -> str:
             ]
             if session.ended:
                 break
-        before = [copy_message(message) for message in session.history]
+        before = normalize_messages(env.messages)
         for name, messages in handed:
             with _scribbled(messages):
                 after = normalize_messages(env.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -106,11 +107,23 @@ class CheckReport:
         }
 
 
+def report_from_json(value: Mapping[str, Any]) -> CheckReport:
+    """Read :meth:`CheckReport.to_json` back."""
+    return CheckReport(
+        value["env_id"],
+        [CheckResult(check["name"], Status(check["status"]), check["detail"]) for check in value["checks"]],
+        [Finding(item["code"], item["sent"], item["got"], item["count"]) for item in value["findings"]],
+        value["environment_calls"],
+        value["hostile_actions"],
+        value["seconds"],
+    )
+
+
 class Findings:
     """Collects findings: the first case of each code is kept, further ones are counted."""
 
-    def __init__(self) -> None:
-        self._by_code: dict[str, Finding] = {}
+    def __init__(self, known: Iterable[Finding] = ()) -> None:
+        self._by_code = {finding.code: finding for finding in known}
 
     def add(self, code: str, *, sent: str, got: str) -> None:
         """Note a case of ``code``."""

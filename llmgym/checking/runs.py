@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from llmgym.checking.report import Findings
 from llmgym.checking.session import Session
 from llmgym.checking.subject import Skip, Subject, valid_script
 from llmgym.episode import Episode, EpisodeLimits, StopReason
@@ -124,6 +125,7 @@ def check_interleaved(subject: Subject) -> str:
                 _step(session, message)
         alone.append(session.transcript)
     together = [lab.session(task, index, record=True) for task, index in parts]
+    kept, lab.findings = lab.findings, Findings()  # what goes wrong beside others is one fault: they share something
     for session in together:
         session.reset()
     for turn in range(max(map(len, scripts))):
@@ -132,10 +134,13 @@ def check_interleaved(subject: Subject) -> str:
                 _step(session, script[turn])
     for session in together:
         session.close()
+    new = [finding for finding in lab.findings.all() if finding.code not in kept]
+    lab.findings = kept
     for (task, _), old, session in zip(parts, alone, together, strict=True):
         if old != session.transcript:
             sent = f"task {task.id!r:.60}, alone and then beside two other episodes, step by step in turn"
-            lab.findings.add("shared-state", sent=sent, got=_contrast(old, session.transcript))
+            got = _contrast(old, session.transcript) + "".join(f"; {finding.got}" for finding in new[:1])
+            lab.findings.add("shared-state", sent=sent, got=got)
             break
     return f"3 episodes, {sum(map(len, scripts))} actions"
 

@@ -71,14 +71,12 @@ def check_tasks(
     if tasks is not None:
         shown = str(tasks) if isinstance(tasks, str | Path) else "the given tasks"
         loaded = _load(lab, lambda: _given(tasks), shown)
-        _check_repeats(lab, loaded or [], shown)
         return loaded or [], f"{len(loaded or [])} tasks; one split only, so overlap is not looked for"
     by_split: dict[str, list[Task]] = {}
     for name in dict.fromkeys([split, *SPLITS]):
         loaded = _load(lab, lambda name=name: lab.entry.load_tasks(name, **options), f"split {name!r}", name != split)  # type: ignore[misc]
         if loaded is not None:
             by_split[name] = loaded
-            _check_repeats(lab, loaded, f"split {name!r}")
     _check_overlap(lab, by_split)
     return by_split.get(split, []), ", ".join(f"{name} {len(found)}" for name, found in by_split.items())
 
@@ -116,16 +114,6 @@ def _load(lab: Lab, load: Callable[[], list[Task]], sent: str, may_be_missing: b
 
 def _content(task: Task) -> str:
     return Task(task.prompt, task.target, task.metadata).id
-
-
-def _check_repeats(lab: Lab, tasks: list[Task], where: str) -> None:
-    first: dict[str, str] = {}
-    for task in tasks:
-        content = _content(task)
-        if content in first:
-            got = f"the tasks {first[content]!r} and {task.id!r} are alike: {task.prompt!r:.100}"
-            lab.findings.add("repeated-tasks", sent=f"load {where}", got=got)
-        first.setdefault(content, task.id)
 
 
 def _check_overlap(lab: Lab, by_split: Mapping[str, list[Task]]) -> None:

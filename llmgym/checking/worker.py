@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -27,6 +28,9 @@ BLOCKED_POLLS = 6
 not seconds, so that a machine that stands still as a whole is no evidence."""
 GRACE_S = 1.0
 """How long after its timeout a call may take to obey its cancellation."""
+
+
+_LIBRARIES = (*sysconfig.get_paths().values(), str(Path(__file__).parent))
 
 
 class Trouble(StrEnum):
@@ -181,9 +185,10 @@ class Actor:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type, text and place of an exception."""
+    """Type, text, and the last line of an exception that is in no library."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an exception whose text raises

@@ -1,0 +1,237 @@
+"""Each environment of the zoo raises exactly its own code; those that ship raise none."""
+
+from __future__ import annotations
+
+import check_zoo as zoo
+import gymnasium
+import pytest
+
+import llmgym
+from llmgym.checking import CHECKS, CODES, Status
+from llmgym.errors import ConfigError, TaskError, UnknownEnvironmentError
+from llmgym.registry import EnvEntry
+
+SHIPPED = ["CalculatorMath-v0", "ToolUseGame-v0"]
+
+ZOO = [
+    ("build-fails", zoo.RaisingInit),
+    ("build-fails", zoo.ExitingInit),
+    ("build-fails", zoo.NoEnv),
+    ("reset-raises", zoo.RaisingReset),
+    ("opening-invalid", zoo.EmptyOpening),
+    ("opening-invalid", zoo.TextOpening),
+    ("step-raises", zoo.RaisingStep),
+    ("step-raises", zoo.ExitingStep),
+    ("step-result", zoo.TupleResult),
+    ("step-result", zoo.ListMetrics),
+    ("step-result", zoo.TextReward),
+    ("tool-spec-invalid", zoo.NamelessTool),
+    ("tool-spec-invalid", zoo.FlatSpec),
+    ("tool-spec-invalid", zoo.RaisingSpec),
+    ("tool-spec-unstable", zoo.GrowingTools),
+    ("hostile-action-raises", zoo.StrictJson),
+    ("hostile-action-raises", zoo.AsciiOnly),
+    ("hostile-action-raises", zoo.FragileResults),
+    ("calls-unanswered", zoo.KeyedByName),
+    ("calls-unanswered", zoo.WrongOrder),
+    ("history-aliased", zoo.OwnList),
+    ("history-aliased", zoo.OwnDictionaries),
+    ("history-aliased", zoo.OwnAction),
+    ("history-mismatch", zoo.SilentTools),
+    ("history-edited", zoo.Shortening),
+    ("reward-not-finite", zoo.NotANumber),
+    ("intermediate-reward", zoo.CallPays),
+    ("call-hangs", zoo.Hanging),
+    ("call-hangs", zoo.HangingOnText),
+    ("blocks-event-loop", zoo.Sleeping),
+    ("blocks-event-loop", zoo.SleepingForEver),
+    ("blocks-event-loop", zoo.InlineTools),
+    ("ignores-cancellation", zoo.Deaf),
+    ("hanging-tool", zoo.NoTimeout),
+    ("hanging-tool", zoo.OwnDispatch),
+    ("not-reproducible", zoo.GlobalRandom),
+    ("not-reproducible", zoo.Leftovers),
+    ("shared-state", zoo.OneHistory),
+    ("shared-state", zoo.GlobalSeed),
+    ("shared-state", zoo.OneLock),
+    ("close-raises", zoo.NeedsReset),
+    ("close-leaks", zoo.LeavesTasks),
+    ("close-leaks", zoo.LeavesFiles),
+    ("do-nothing-scores", zoo.EmptyIsRight),
+]
+HANGING = {zoo.Hanging, zoo.HangingOnText, zoo.SleepingForEver, zoo.Deaf, zoo.OneLock}
+
+
+def check(environment, tasks=zoo.TASKS, **options):
+    """Check a class without its replay in other processes, which takes seconds."""
+    return llmgym.check_env(lambda task: environment(), tasks, **options)
+
+
+def statuses(report):
+    return {result.name: result.status for result in report.checks}
+
+
+@pytest.mark.parametrize(("code", "environment"), ZOO, ids=[environment.__name__ for _, environment in ZOO])
+def test_a_broken_environment_raises_its_own_code_alone(code, environment):
+    report = check(environment, timeout_s=0.5 if environment in HANGING else 30)
+    assert [finding.code for finding in report.findings] == [code], report.findings
+    failed = [result for result in report.checks if result.status in (Status.FAILED, Status.WARNING)]
+    assert [code in [known.name for known in one.codes] for one in CHECKS if one.name == failed[0].name] == [True]
+    assert len(failed) == 1
+    assert report.ok == (CODES[code].level == "warning")
+    finding = report.findings[0]
+    assert finding.sent
+    assert finding.got
+
+
+@pytest.mark.parametrize("environment", [zoo.Right, zoo.RightPlain])
+def test_a_right_environment_raises_nothing(environment):
+    report = llmgym.check_env(environment, zoo.TASKS, expert=zoo.Expert)
+    assert report.findings == []
+    assert report.ok
+    assert report.hostile_actions > 200
+    not_checked = {name for name, status in statuses(report).items() if status is Status.NOT_CHECKED}
+    assert not_checked == (set() if environment is zoo.Right else {"tool-dispatch"})
+
+
+@pytest.mark.parametrize("id", SHIPPED)
+def test_what_ships_raises_nothing(id):
+    report = llmgym.check_env(id)
+    assert report.findings == []
+    assert set(statuses(report).values()) == {Status.PASSED}
+
+
+def test_everything_registered_is_in_the_test_above():
+    entries = [llmgym.registry.find(id) for id in llmgym.registered_ids()]
+    assert [entry.id for entry in entries if str(entry.env).startswith("llmgym_environments.")] == SHIPPED
+
+
+def test_every_code_has_an_animal_or_a_test_here():
+    elsewhere = {"tasks-fail", "duplicate-task-ids", "splits-overlap"}
+    elsewhere |= {"process-dependent", "expert-fails", "kills-process"}
+    assert {code for code, _ in ZOO} | elsewhere == set(CODES)
+
+
+def test_a_hash_in_the_prompt_depends_on_the_process():
+    report = llmgym.check_env(zoo.Hashing, zoo.TASKS)
+    assert [finding.code for finding in report.findings] == ["process-dependent"]
+
+
+def test_an_expert_that_fails():
+    report = check(zoo.Right, expert=zoo.WrongExpert)
+    assert [(finding.code, finding.count) for finding in report.findings] == [("expert-fails", 2)]
+    assert "reward 0" in report.findings[0].got
+
+
+def entry(tasks, environment=zoo.Right):
+    return EnvEntry("Zoo-v0", lambda task: environment(), tasks)
+
+
+def raising_tasks(split):
+    raise ValueError("no network")
+
+
+TWINS = [llmgym.Task("a", id="x"), llmgym.Task("b", id="x")]
+
+
+@pytest.mark.parametrize(
+    ("code", "tasks"),
+    [
+        ("tasks-fail", raising_tasks),
+        ("tasks-fail", lambda split: ["What is 1 + 2?"]),
+        ("tasks-fail", lambda split: []),
+        ("duplicate-task-ids", TWINS),
+        ("splits-overlap", {"train": zoo.TASKS, "val": zoo.TASKS[1:]}),
+        ("splits-overlap", {"train": zoo.TASKS, "test": [llmgym.Task("What is 1 + 2?", "3", id="other")]}),
+    ],
+)
+def test_broken_tasks(code, tasks):
+    report = llmgym.check_env(entry(tasks))
+    assert {finding.code for finding in report.findings} == {code}
+    playable = code == "splits-overlap"
+    assert (statuses(report)["episode"] is Status.PASSED) == playable
+    assert (statuses(report)["episode"] is Status.NOT_CHECKED) != playable
+
+
+def test_duplicate_ids_in_a_file_are_a_finding(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    llmgym.save_tasks(TWINS, path)
+    report = check(zoo.Right, path)
+    assert [finding.code for finding in report.findings] == ["duplicate-task-ids"]
+
+
+def test_a_missing_task_file_is_a_finding(tmp_path):
+    report = check(zoo.Right, tmp_path / "none.jsonl")
+    assert [finding.code for finding in report.findings] == ["tasks-fail"]
+
+
+def test_a_hang_on_one_hostile_action_leaves_the_other_checks_running():
+    report = check(zoo.HangingOnText, timeout_s=0.5)
+    assert statuses(report)["hostile-actions"] is Status.NOT_CHECKED
+    assert statuses(report)["reproducible"] is Status.PASSED
+    assert statuses(report)["interleaved"] is Status.PASSED
+
+
+def test_the_finding_says_where_the_loop_is_blocked():
+    report = check(zoo.SleepingForEver, timeout_s=0.5)
+    assert "check_zoo.py" in report.findings[0].got
+    assert "time.sleep(20)" in report.findings[0].got
+
+
+def test_findings_of_one_code_are_counted():
+    report = check(zoo.StrictJson)
+    assert report.findings[0].count > 10
+
+
+def test_the_same_seed_does_the_same_again():
+    first, second = (check(zoo.StrictJson, seed=3).to_json() for _ in range(2))
+    del first["seconds"], second["seconds"]
+    assert first == second
+
+
+class GuessingGame(gymnasium.Env):
+    """A Gymnasium environment over message lists, with dense rewards."""
+
+    observation_space = llmgym.MessageSpace()
+    action_space = llmgym.MessageSpace(roles=("assistant",), length=1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.turns = 0
+        self.history = [{"role": "user", "content": f"Guess {self.np_random.integers(10)}"}]
+        return list(self.history), {}
+
+    def step(self, action):
+        self.turns += 1
+        self.history = [*self.history, *action]
+        for call in action[0].get("tool_calls", []):
+            self.history.append({"role": "tool", "tool_call_id": call["id"], "content": "tool_error: no tools here"})
+        guessed = action[0]["content"] == self.history[0]["content"][-1]
+        return list(self.history), 0.5 * guessed, self.turns == 5, False, {}
+
+
+def test_a_gymnasium_environment_without_tasks_is_played_with_seeds():
+    report = llmgym.check_env(GuessingGame)
+    assert report.findings == []
+    assert statuses(report)["tasks"] is Status.NOT_CHECKED
+    assert statuses(report)["tool-dispatch"] is Status.NOT_CHECKED
+    assert statuses(report)["tool-specs"] is Status.NOT_CHECKED
+    assert statuses(report)["other-process"] is Status.PASSED
+
+
+def test_what_cannot_be_checked_is_refused():
+    with pytest.raises(UnknownEnvironmentError, match="Nope"):
+        llmgym.check_env("Nope")
+    with pytest.raises(TaskError, match="give your own"):
+        llmgym.check_env(zoo.Right)
+    with pytest.raises(ConfigError, match="fresh one"):
+        llmgym.check_env(zoo.Right(), zoo.TASKS)
+    with pytest.raises(ConfigError, match="episodes"):
+        llmgym.check_env(zoo.Right, zoo.TASKS, episodes=0)
+
+
+def test_a_module_that_cannot_be_imported_is_refused(tmp_path):
+    path = tmp_path / "broken_module.py"
+    path.write_text("import no_such_package\n")
+    with pytest.raises(UnknownEnvironmentError, match="no_such_package"):
+        llmgym.check_env(f"{path}:MyEnv")
