@@ -7,12 +7,13 @@ import pytest
 import torch
 import transformers
 import trl
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer
 
 from llmgym import StepResult, StopReason
 from llmgym_trainer.advantages import STD_EPSILON
 from llmgym_trainer.grpo_trainer import TooManyErrorsError
+from llmgym_trainer.models import load_model
 from llmgym_trainer.rows import build_rows
 
 DIFFERENCE = "sampling/sampling_logp_difference/max"
@@ -150,6 +151,20 @@ def test_a_kl_term_trains_on_groups_without_spread_too(model_dir, tmp_path, peft
     trainer._backward(trainer.model, rows)
     assert logged(trainer, "kl") > 1e-3
     assert max(p.grad.abs().max() for p in trainer.model.parameters() if p.grad is not None) > 1e-4
+
+
+def test_the_reference_of_a_merged_adapter_is_the_merged_model(model_dir, tmp_path):
+    base, tokenizer = load_model(str(model_dir), dtype=torch.float32)
+    adapted = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    trainer = make_trainer(tmp_path / "adapter", tmp_path, beta=0.5)
+    trainer._backward(trainer.model, trainer._rows(trainer._rollout(0), 0))
+    assert logged(trainer, "kl") == pytest.approx(0, abs=1e-6)
 
 
 def test_groups_without_spread_are_replaced_by_fresh_tasks(model_dir, tmp_path):

@@ -29,6 +29,11 @@ def test_a_run_name_is_a_plain_folder_name(tmp_path, name):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_discarded_run_leaves_its_name_free(tmp_path):
+    RunFolder.create(tmp_path, "a").discard()
+    assert RunFolder.create(tmp_path, "a").path.is_dir()
+
+
 def test_each_line_of_metrics_is_on_disk_at_once(tmp_path):
     folder = RunFolder.create(tmp_path, "a")
     for step in (1, 2):

@@ -52,6 +52,9 @@ def train_main(argv: list[str]) -> int:
     parser.add_argument("--lora", action="store_true", help="train a LoRA adapter (rank 16, all linear layers)")
     parser.add_argument("--config", metavar="YAML", help="settings from a file")
     known, rest = parser.parse_known_args(argv)
+    before = argv[argv.index(known.env) - 1] if known.env != argv[0] else ""
+    if before.startswith("--") and "=" not in before and before != "--lora":
+        raise ConfigError(f"the environment comes first, as in: llmgym train ToolUseGame-v0 {before} {known.env}")
     given = _settings(rest)
     if known.model is not None:
         given["model"] = known.model

@@ -108,6 +108,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             processing_class=tokenizer,
             peft_config=peft_config,
         )
+        if self.ref_model is not None:  # TRL loads it by name, which is the base model's where an adapter was merged
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(model.state_dict())
         self.callback_handler.callbacks = [
             callback
             for callback in self.callback_handler.callbacks

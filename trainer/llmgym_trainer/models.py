@@ -69,6 +69,7 @@ def load_model(
             from peft import AutoPeftModelForCausalLM
 
             model = AutoPeftModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs).merge_and_unload()
+            model.requires_grad_(True)  # peft froze the base model
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ class RunFolder:
             f"there is a run {str(root / names[0])!r} already, and no run writes into another one's folder; choose "
             "another run_name, or leave it out"
         )
+
+    def discard(self) -> None:
+        """Remove the folder of a run that could not begin, so that its name is free again."""
+        shutil.rmtree(self.path)
 
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``. What is not a finite number becomes null, and only that."""

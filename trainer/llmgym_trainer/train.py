@@ -81,13 +81,18 @@ def train_multi_turn(
     state = PartialState()
     folder = _shared_run_folder(config, state)
     config.output_dir = str(folder.path)
-    if state.is_main_process:
-        config.to_yaml(folder.path / "config.yaml")
-    with state.main_process_first():
-        path = resolve_model(config.model, config.seed)
-    on_gpu = config.device.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu and peft_config is not None and config.bf16 else torch.float32
-    model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
+    try:
+        if state.is_main_process:
+            config.to_yaml(folder.path / "config.yaml")
+        with state.main_process_first():
+            path = resolve_model(config.model, config.seed)
+        on_gpu = config.device.type == "cuda"
+        dtype = torch.bfloat16 if on_gpu and peft_config is not None and config.bf16 else torch.float32
+        model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
+    except BaseException:
+        if state.is_main_process:
+            folder.discard()
+        raise
 
     stop = StopRequest()
     reporter = Reporter(config, folder, is_main=state.is_main_process)

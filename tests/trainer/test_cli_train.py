@@ -1,0 +1,145 @@
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from llmgym.cli import main
+from llmgym.errors import ConfigError
+from llmgym_trainer import GRPOConfig
+from llmgym_trainer.cli import train_main
+
+ENV = """
+from llmgym import Env, StepResult, register
+
+class MyEnv(Env):
+    async def reset(self, task):
+        self._messages = [{"role": "user", "content": task.prompt}]
+        return self.messages
+
+    async def step(self, message):
+        self._messages.append(message)
+        return StepResult(True, False, self.messages, len(message["content"]) % 5 / 5)
+
+    @property
+    def tool_specs(self):
+        return []
+
+    @property
+    def messages(self):
+        return list(self._messages)
+"""
+REGISTER = """
+from llmgym import Task
+
+register("Mine-v0", env=MyEnv, tasks={
+    "train": [Task(f"say {number}") for number in range(4)],
+    "val": [Task("say val")],
+})
+"""
+SMALL = [
+    "--max-turns",
+    "3",
+    "--batch-size",
+    "2",
+    "--episodes-per-task",
+    "4",
+    "--num-steps",
+    "1",
+    "--max-model-length",
+    "120",
+    "--run-name",
+    "a",
+]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with an environment file and a task file, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_env.py").write_text(ENV)
+    Path("tasks.jsonl").write_text("".join(json.dumps({"prompt": f"say {number}"}) + "\n" for number in range(3)))
+    return tmp_path
+
+
+def test_an_environment_from_a_file(here, model_dir, capsys):
+    status = main(["train", "my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--model", str(model_dir), *SMALL])
+    assert status == 0
+    assert Path("runs/a/checkpoint-1/model.safetensors").is_file()
+    printed = capsys.readouterr()
+    assert "step 1/1: reward" in printed.out
+    assert f"model: {Path('runs/a/checkpoint-1')}" in printed.err
+    config = GRPOConfig.from_yaml("runs/a/config.yaml")
+    assert (config.max_turns, config.batch_size, config.model) == (3, 2, str(model_dir))
+    (episode, *_) = [json.loads(line) for line in Path("runs/a/episodes/train-000000.jsonl").read_text().splitlines()]
+    assert episode["env_id"] == "my_env.py:MyEnv"
+
+
+def test_a_registered_third_party_id_with_lora_and_validation(here, model_dir, monkeypatch):
+    monkeypatch.syspath_prepend(str(here))
+    Path("third_party.py").write_text(ENV + REGISTER)
+    status = main(["train", "third_party:Mine-v0", "--lora", "--model", str(model_dir), *SMALL, "--learning-rate=1e-2"])
+    assert status == 0
+    saved = load_file("runs/a/checkpoint-1/adapter_model.safetensors")
+    assert saved
+    assert all("lora_" in name for name in saved)
+    lines = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "val/reward" in line] == [0, 1]
+    # A run folder stands for its last checkpoint, an adapter included.
+    again = [*SMALL[:-1], "b"]
+    assert main(["train", "third_party:Mine-v0", "--model", "runs/a", *again]) == 0
+    assert Path("runs/b/checkpoint-1/model.safetensors").is_file()
+
+
+def test_the_command_line_wins_over_the_file_and_that_over_the_preset(here, monkeypatch):
+    seen = []
+    monkeypatch.setattr("llmgym_trainer.train.train_multi_turn", lambda config, **kwargs: seen.append((config, kwargs)))
+    monkeypatch.setattr("llmgym_trainer.train.announce", lambda result: None)
+    Path("c.yaml").write_text("max_turns: 4\nnum_steps: 7\nlearning_rate: 2e-5\n")
+    with pytest.raises(AttributeError):  # nothing came back from the stand-in
+        train_main(["my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--config", "c.yaml", "--num-steps", "9"])
+    config = seen[0][0]
+    assert (config.num_steps, config.max_turns, config.learning_rate, config.batch_size) == (9, 4, 2e-5, 16)
+    assert [task.prompt for task in seen[0][1]["tasks"]] == ["say 0", "say 1", "say 2"]
+    assert seen[0][1]["val_tasks"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--episodes-per-tsk", "4"], "unknown setting 'episodes_per_tsk'. Did you mean 'episodes_per_task'?"),
+        (["--num-steps", "many"], "num_steps takes int, got 'many'"),
+        (["--max-steps", "3"], "max_steps=3 is derived here; set num_steps instead"),
+        (["stray"], "unexpected argument 'stray'"),
+        (["--task-option", "level"], "--task-option takes KEY=VALUE, got 'level'"),
+    ],
+)
+def test_mistakes_are_one_line(here, capsys, arguments, text):
+    assert main(["train", "my_env.py:MyEnv", "--tasks", "tasks.jsonl", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_unknown_environments_and_tasks(here, capsys):
+    assert main(["train", "ToolUseGam-v0", "--max-turns", "3"]) == 2
+    assert "Did you mean 'ToolUseGame-v0'?" in capsys.readouterr().err
+    assert main(["train", "my_env.py:MyEnv"]) == 2
+    assert "--tasks tasks.jsonl" in capsys.readouterr().err
+    assert main(["train", "my_env.py:MyEnv", "--tasks", "nowhere.jsonl"]) == 2
+    assert "nowhere.jsonl" in capsys.readouterr().err
+
+
+def test_settings_before_the_environment(here, capsys):
+    assert main(["train", "--num-steps", "3", "my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 2
+    assert "the environment comes first" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    with pytest.raises(SystemExit) as caught:
+        train_main(["--help"])
+    assert caught.value.code == 0
+    assert "llmgym train ToolUseGame-v0" in capsys.readouterr().out
+
+
+def test_flags_without_a_value_are_true():
+    with pytest.raises(ConfigError, match="overlong_masking takes bool, got '3'"):
+        train_main(["ToolUseGame-v0", "--overlong-masking", "3"])

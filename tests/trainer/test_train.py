@@ -1,0 +1,178 @@
+import json
+
+import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, LoraConfig
+from toys import TASKS, LetterEnv, TalkEnv, full_logps, settings
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from llmgym import Task, read_episodes
+from llmgym.errors import ConfigError, TaskError
+from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
+from llmgym_trainer.models import load_model
+from llmgym_trainer.runs import read_metrics
+
+NOT_REPEATABLE = ("time/", "val/time", "step_time")
+
+
+def train(model_dir, runs_dir, env=LetterEnv, tasks=TASKS, val_tasks=None, peft_config=None, **changes) -> TrainResult:
+    return train_multi_turn(
+        GRPOConfig(**settings(model_dir, runs_dir, **changes)),
+        tasks=tasks,
+        env_factory=env,
+        val_tasks=val_tasks,
+        peft_config=peft_config,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(model_dir, tmp_path_factory) -> TrainResult:
+    """Three steps of three-turn episodes with validation."""
+    return train(
+        model_dir,
+        tmp_path_factory.mktemp("runs"),
+        env=TalkEnv,
+        val_tasks=TASKS[:2],
+        num_steps=3,
+        validation_interval=2,
+        save_steps=2,
+        run_name="first",
+    )
+
+
+def test_what_a_run_leaves(run):
+    assert (run.steps, run.interrupted) == (3, False)
+    assert run.run_dir.name == "first"
+    assert sorted(path.name for path in run.run_dir.iterdir()) == [
+        "checkpoint-2", "checkpoint-3", "config.yaml", "episodes", "metrics.jsonl", "reward.png",
+    ]  # fmt: skip
+    assert run.checkpoint == run.run_dir / "checkpoint-3"
+
+
+def test_every_episode_is_recorded_with_what_it_trained(run):
+    for step in range(3):
+        episodes = list(read_episodes(run.run_dir / "episodes" / f"train-{step:06d}.jsonl"))
+        assert len(episodes) == 8
+        for episode in episodes:
+            assert episode.provenance["step"] == step
+            assert {"advantage", "shaped_reward", "trained", "template_hash", "model"} <= episode.provenance.keys()
+            assert {turn.tokens.policy_version for turn in episode.turns} == {step}
+    assert len(list(read_episodes(run.run_dir / "episodes" / "val-000002.jsonl"))) == 2
+
+
+def test_the_metrics_of_every_step_are_there(run):
+    lines = read_metrics(run.run_dir)
+    assert [line["step"] for line in lines] == [0, 1, 2, 2, 3, 3]
+    steps = [line for line in lines if "reward" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-3 for line in steps)
+    assert all(line["turns_per_episode"] <= 3 for line in steps)
+    tokens = [line["num_tokens"] for line in steps]
+    assert tokens == sorted(tokens)
+
+
+def test_the_configuration_loads_back(run):
+    config = GRPOConfig.from_yaml(run.run_dir / "config.yaml")
+    assert (config.num_steps, config.validation_interval, config.learning_rate, config.run_name) == (
+        3,
+        2,
+        1e-3,
+        "first",
+    )
+
+
+def test_the_checkpoint_loads_with_transformers_and_holds_trained_weights(run, model_dir):
+    trained = AutoModelForCausalLM.from_pretrained(run.checkpoint)
+    start = AutoModelForCausalLM.from_pretrained(model_dir)
+    tokenizer = AutoTokenizer.from_pretrained(run.checkpoint)
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "say amber"}], return_dict=False)
+    assert not torch.allclose(full_logps(trained, ids), full_logps(start, ids), atol=1e-4)
+
+
+def test_a_run_never_writes_into_another_ones_folder(run, model_dir):
+    before = {path: path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="there is a run"):
+        train(model_dir, run.run_dir.parent, run_name="first")
+    assert {path: path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(model_dir, tmp_path):
+    def metrics(name, **changes):
+        result = train(model_dir, tmp_path, env=TalkEnv, val_tasks=TASKS[:2], num_steps=2, run_name=name, **changes)
+        return [
+            {key: value for key, value in line.items() if not key.startswith(NOT_REPEATABLE)}
+            for line in read_metrics(result.run_dir)
+        ]
+
+    first, again, other = metrics("a"), metrics("b"), metrics("c", seed=7)
+    for left, right in zip(first, again, strict=True):
+        difference = "sampling/sampling_logp_difference"
+        assert left.keys() == right.keys()
+        for key in left:
+            assert key.startswith(difference) or left[key] == pytest.approx(right[key], rel=1e-4, abs=1e-6), key
+    assert [line.get("reward") for line in first] != [line.get("reward") for line in other]
+
+
+def test_lora_saves_an_adapter_that_loads(model_dir, tmp_path):
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    result = train(model_dir, tmp_path, peft_config=lora, learning_rate=1e-1)
+    adapted = AutoPeftModelForCausalLM.from_pretrained(result.checkpoint)
+    merged, tokenizer = load_model(str(result.checkpoint), dtype=torch.float32)
+    start, _ = load_model(str(model_dir), dtype=torch.float32)
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "say amber"}], return_dict=False)
+    torch.testing.assert_close(full_logps(merged, ids), full_logps(adapted, ids), atol=1e-4, rtol=0)
+    assert not torch.allclose(full_logps(merged, ids), full_logps(start, ids), atol=1e-3)
+    assert read_metrics(result.run_dir)[0]["sampling/sampling_logp_difference/max"] < 1e-3
+
+
+# Everything is checked before a model loads.
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "text"),
+    [
+        ({"max_turns": None}, TASKS, "max_turns is not set"),
+        ({"batch_size": 9}, TASKS, "there are 8 tasks but batch_size=9"),
+        ({"wandb_project": "games"}, TASKS, "WANDB_MODE=offline"),
+        ({"env_timeout_s": -1.0}, TASKS, "env_timeout_s"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_loads(tmp_path, monkeypatch, changes, tasks, text):
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(ConfigError, match=text):
+        train("/nowhere/model", tmp_path / "runs", tasks=tasks, **changes)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_different_tasks_with_one_id(tmp_path):
+    twins = [Task("a", id="x"), Task("b", id="x")]
+    with pytest.raises(TaskError, match="'x'"):
+        train("/nowhere/model", tmp_path / "runs", tasks=twins)
+    with pytest.raises(TaskError, match="'x'"):
+        train("/nowhere/model", tmp_path / "runs", val_tasks=twins)
+
+
+def test_a_run_that_could_not_begin_leaves_its_name_free(tmp_path, model_dir):
+    with pytest.raises(ConfigError, match="no model directory"):
+        train("/nowhere/model", tmp_path, run_name="a")
+    assert train(model_dir, tmp_path, run_name="a").steps == 1
+
+
+def test_the_picture_and_metrics_are_there_after_a_crash(model_dir, tmp_path):
+    class Breaking(LetterEnv):
+        made = 0
+
+        async def reset(self, task):
+            Breaking.made += 1
+            if Breaking.made > 8:
+                raise OSError("gone")
+            return await super().reset(task)
+
+    with pytest.raises(RuntimeError, match="gone"):
+        train(model_dir, tmp_path, env=Breaking, num_steps=3, run_name="a")
+    assert [line["step"] for line in read_metrics(tmp_path / "a")] == [1]
+    assert (tmp_path / "a" / "reward.png").is_file()
+    records = (tmp_path / "a" / "episodes" / "train-000001.jsonl").read_text().splitlines()
+    assert [json.loads(line)["stop_reason"] for line in records] == ["error"] * 16
