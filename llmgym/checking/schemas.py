@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -142,14 +143,25 @@ def _example(schema: Any, root: dict[str, Any], depth: int) -> Any:
     if kind == "boolean":
         return True
     if kind in ("integer", "number"):
-        low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-        high = schema.get("maximum", schema.get("exclusiveMaximum", max(low, 1) + 1) - 1)
-        value = min(max(1, low), high)
-        step = schema.get("multipleOf")
-        return -(-value // step) * step if step else value
+        return _number(schema)
     if kind == "array":
         return [_example(schema.get("items", {}), root, depth + 1) for _ in range(schema.get("minItems", 0))]
     if kind == "object":
         properties = schema.get("properties", {})
         return {name: _example(properties[name], root, depth + 1) for name in schema.get("required", [])}
     return "1".ljust(schema.get("minLength", 1), "1")[: schema.get("maxLength")]
+
+
+def _number(schema: dict[str, Any]) -> Any:
+    """The first of a few simple numbers that is within the bounds."""
+    low = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf))
+    high = schema.get("maximum", schema.get("exclusiveMaximum", math.inf))
+    step = schema.get("multipleOf", 0)
+    above = [low, low + 1, *([math.ceil(low / step) * step] if step else [])] if low > -math.inf else []
+    below = [high, high - 1, (low + high) / 2] if high < math.inf else []
+
+    def fits(value: Any) -> bool:
+        strict = value not in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))
+        return low <= value <= high and strict and math.isfinite(value) and not (step and value % step)
+
+    return next(filter(fits, [1, step or 1, *above, *below]), 1)

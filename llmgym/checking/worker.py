@@ -178,6 +178,8 @@ class Actor:
             try:
                 async with deadline:
                     outcome = Outcome(value=await make())
+            except GeneratorExit:  # the loop is gone, and this coroutine with it
+                raise
             except BaseException as error:  # noqa: BLE001 - SystemExit too must not end the check
                 cut = isinstance(error, TimeoutError) and deadline.expired()
                 outcome = Outcome(trouble=Trouble.CUT) if cut else Outcome(error=error)

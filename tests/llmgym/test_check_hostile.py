@@ -1,0 +1,81 @@
+"""The hostile actions: how many, of which kinds, and that every one of them reaches the environment."""
+
+from __future__ import annotations
+
+import json
+
+from llmgym.checking.hostile import MEGABYTE, hostile_actions
+from llmgym.messages import malformed_reason, normalize_message
+
+SPEC = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Look a key up.",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+    },
+}
+ACTIONS = hostile_actions([SPEC])
+
+
+def calls(action):
+    return action.message.get("tool_calls") or []
+
+
+def arguments():
+    return [call["function"]["arguments"] for action in ACTIONS for call in calls(action)]
+
+
+def test_there_are_hundreds_with_and_without_tools():
+    assert len(ACTIONS) > 300
+    assert len(hostile_actions([])) > 300
+
+
+def test_the_same_seed_gives_the_same_actions():
+    assert hostile_actions([SPEC], seed=1) == hostile_actions([SPEC], seed=1)
+    assert hostile_actions([SPEC], seed=1) != hostile_actions([SPEC], seed=2)
+
+
+def test_names_tell_the_actions_apart():
+    assert len({action.name for action in ACTIONS}) == len(ACTIONS)
+
+
+def test_every_action_is_a_message_that_a_driver_passes_on():
+    for action in ACTIONS:
+        normalize_message(action.message, role="assistant")
+
+
+def test_every_kind_of_the_list_is_there():
+    contents = [action.message.get("content") for action in ACTIONS]
+    texts = [text for text in [*contents, *arguments()] if isinstance(text, str)]
+    assert any("content" not in action.message for action in ACTIONS)
+    assert None in contents
+    assert "" in contents
+    assert any("<|im_start|>" in text for text in texts)
+    assert any("\x00" in text for text in texts)
+    assert "a\ud800b" in contents
+    assert any(len(text) >= MEGABYTE for text in contents if isinstance(text, str))
+    assert any(len(text) >= MEGABYTE for text in arguments() if isinstance(text, str))
+    assert any(not isinstance(value, str) for value in arguments())
+    names = {call["function"]["name"] for action in ACTIONS for call in calls(action)}
+    assert {"look_up", "LOOK_UP", "no_such_tool", "", "__class__"} <= names
+    ids = [[call.get("id") for call in calls(action)] for action in ACTIONS]
+    assert [None] in ids
+    assert ["same", "same"] in ids
+
+
+def test_every_wrong_type_is_sent_for_a_parameter():
+    kinds = set()
+    for text in arguments():
+        try:
+            value = json.loads(text)["key"]
+        except (TypeError, ValueError, KeyError, RecursionError):
+            continue
+        kinds.add(type(value))
+    assert kinds == {type(None), bool, int, float, str, list, dict}
+
+
+def test_many_are_malformed_and_many_are_not():
+    malformed = [malformed_reason(normalize_message(action.message)) is not None for action in ACTIONS]
+    assert sum(malformed) > 100
+    assert len(malformed) - sum(malformed) > 100
