@@ -121,13 +121,12 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0) -> tuple[floa
     bound = abs(values.sum()) - 1e-9 * np.abs(values).sum()  # sums of the same size may differ in the last digits
     if len(values) <= _EXACT_TASKS:
         signs = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1) * 2 - 1
-        return float(
-            np.mean(np.abs(signs @ values) >= bound)
-        ), f"exact sign-flip test over {len(values)} differing tasks"
+        share = np.mean(np.abs(signs @ values) >= bound)
+        return float(share), f"exact sign-flip test over {len(values)} differing tasks"
     rng = np.random.default_rng(seed)
     reached = 0
     for _ in range(_RANDOM_FLIPS // 1000):
-        signs = rng.integers(0, 2, size=(1000, len(values)), dtype=np.int8) * 2.0 - 1.0
-        reached += int(np.sum(np.abs(signs @ values) >= bound))
+        flips = rng.integers(0, 2, size=(1000, len(values)), dtype=np.int8) * 2.0 - 1.0
+        reached += int(np.sum(np.abs(flips @ values) >= bound))
     text = f"sign-flip test over {len(values)} differing tasks, {_RANDOM_FLIPS} random flips with seed {seed}"
     return (1 + reached) / (1 + _RANDOM_FLIPS), text

@@ -337,9 +337,10 @@ class _Run:
                     keep(done[task.id, index])
                 else:
                     self._waiting.append((task, index))
-            async for episode in self._episodes():
-                writer.write(episode)
-                keep(summarize(episode))
+            async with contextlib.aclosing(self._episodes()) as episodes:
+                async for episode in episodes:
+                    writer.write(episode)
+                    keep(summarize(episode))
 
     async def _episodes(self) -> AsyncIterator[Episode]:
         """The episodes that wait, as they end."""
