@@ -27,6 +27,7 @@ from typing import IO, Any
 from llmgym import errors
 from llmgym.checking.checker import Checker
 from llmgym.checking.report import CheckReport, Findings, conclude, report_from_json
+from llmgym.checking.worker import LIBRARIES
 from llmgym.errors import LLMGymError
 
 ALIVE_S = 1.0
@@ -141,7 +142,7 @@ def _last_words(child: subprocess.Popen[bytes], *, frozen: bool, traces: Path) -
         status = child.wait()
         text = f"the process ended with {signal.Signals(-status).name if status < 0 else f'exit status {status}'}"
     found = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', traces.read_text() if traces.is_file() else "")
-    own = [frame for frame in found if "/llmgym/checking/" not in frame[0] and "threading.py" not in frame[0]]
+    own = [frame for frame in found if not frame[0].startswith(LIBRARIES)]
     with contextlib.suppress(IndexError):
         file, line, name = own[0]
         text += f", at {Path(file).name}:{line} in {name}"

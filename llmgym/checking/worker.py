@@ -30,7 +30,11 @@ GRACE_S = 1.0
 """How long after its timeout a call may take to obey its cancellation."""
 
 
-_LIBRARIES = (*sysconfig.get_paths().values(), str(Path(__file__).parent))
+LIBRARIES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
+)
+"""Folders of code that is not the environment's own."""
 
 
 class Trouble(StrEnum):
@@ -189,7 +193,7 @@ class Actor:
 def describe_error(error: BaseException) -> str:
     """Type, text, and the last line of an exception that is in no library."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""
     try:
         text = str(error)
@@ -199,6 +203,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def place_of(frame: FrameType) -> str:
-    """The innermost line a thread stands at, with its code."""
-    last = traceback.extract_stack(frame)[-1]
+    """The innermost line outside of libraries that a thread stands at, with its code."""
+    frames = traceback.extract_stack(frame)
+    last = ([one for one in frames if not one.filename.startswith(LIBRARIES)] or frames)[-1]
     return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line or '?'}"

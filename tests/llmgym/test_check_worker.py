@@ -90,7 +90,7 @@ def test_a_call_that_blocks_for_long_is_given_up_with_its_place(worker):
     assert outcome.trouble is Trouble.BLOCKS
     assert worker.lost
     assert outcome.blocked_at is not None
-    assert "in wait" in outcome.blocked_at
+    assert "in blocks: release.wait(30)" in outcome.blocked_at
 
 
 def test_a_call_that_blocks_for_a_while_tells_where(worker):
