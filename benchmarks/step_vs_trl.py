@@ -83,7 +83,6 @@ class Settings:
             "gradient_checkpointing": False,
             "bf16": False,
             "use_cpu": True,
-            "save_strategy": "no",
             "logging_steps": 1,
             "seed": self.seed,
         }
@@ -156,6 +155,9 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # no type information
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if "reward" in logs:
             self._logs = dict(logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_save = False  # both would write a checkpoint after the last step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._finish()
@@ -513,7 +515,7 @@ def _per_thousand(seconds: float, tokens: float) -> float:
 def explain(settings: Settings, threads: int) -> str:
     """What is the same and what differs, in words."""
     same = (
-        f"The same: the model in fp32 on the CPU, {threads} threads; the tasks of each step ({settings.tasks_a_step} tasks "
+        f"The same: the model in fp32 on the CPU, torch threads: {threads}; the tasks of each step ({settings.tasks_a_step} tasks "
         f"x {settings.episodes} episodes, one optimizer step); prompts token for token; tool results; at most "
         f"{settings.max_turns} assistant turns and {settings.max_model_length} tokens an episode; temperature 1; reward 1 or "
         f"0; loss dapo; AdamW with learning rate {settings.learning_rate:g} falling linearly; no gradient checkpointing."
