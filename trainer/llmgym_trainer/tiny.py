@@ -70,7 +70,7 @@ class TinyRecipe:
     right_episodes: int = 800
     mixed_episodes: int = 600
     flawed_share: float = 0.65
-    right_steps: int = 200
+    right_steps: int = 300
     mixed_steps: int = 120
     batch_size: int = 16
     right_learning_rate: float = 5e-3

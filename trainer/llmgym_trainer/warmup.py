@@ -1,9 +1,10 @@
 """Supervised warm-up on scripted episodes. Knows episodes, rows and a training loop; no model family and no game.
 
-An episode that is wrong on purpose replays the expert's with one mistake at a random turn: it answers too soon, changes
-one word, number or sign of a call or of the answer, or writes a call that cannot be read. After the mistake it goes on
-with what it really sees. So each turn is right with a large probability and wrong with a small one, whatever came
-before, and reinforcement learning finds both to compare.
+An episode that is wrong on purpose replays the expert's with one mistake at a random turn: it answers too soon, writes a
+call that cannot be read, or puts another word, number or sign into a call or the answer: the one that was written or seen
+last. After the mistake it goes on with what it really sees. So each turn is right with a large probability and wrong in
+a few definite ways with a small one, and reinforcement learning finds both to compare. (Mistakes spread over all words
+and numbers do harm: they teach the model to look up and to copy vaguely, which it hardly unlearns.)
 """
 
 from __future__ import annotations
@@ -94,29 +95,30 @@ class FlawedReplay(Policy):
 
     async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
         """The expert's message of this turn, wrong at one turn and true to what was seen at all others."""
-        number = sum(message["role"] == "assistant" for message in messages)
+        number = min(sum(message["role"] == "assistant" for message in messages), len(self._messages) - 1)
         seen, expected = _results(messages), list(chain(*self._results[:number]))
-        really = {old: new for old, new in zip(expected, seen, strict=True) if not new.startswith(TOOL_ERROR_PREFIX)}
+        really = {old: new for old, new in zip(expected, seen, strict=False) if not new.startswith(TOOL_ERROR_PREFIX)}
         texts = [
             _PIECE.sub(lambda piece: really.get(piece.group(), piece.group()), text)
             for text in _texts(self._messages[number])
         ]
         message = _with_texts(self._messages[number], texts)
-        return self._mistake(message, seen) if number == self._flawed_turn else message
+        return self._mistake(message, messages) if number == self._flawed_turn else message
 
-    def _mistake(self, message: Message, seen: list[str]) -> Message:
-        kind, texts = self._rng.random(), _texts(message)
+    def _mistake(self, message: Message, history: Sequence[Message]) -> Message:
+        calls, kind, texts = message.get("tool_calls"), self._rng.random(), _texts(message)
         places = [(which, piece) for which, text in enumerate(texts) for piece in _PIECE.finditer(text)]
-        if message.get("tool_calls") and (kind < _TOO_SOON_SHARE or not places):
-            return {"role": "assistant", "content": seen[-1] if seen else "unknown"}
-        if message.get("tool_calls") and kind < _TOO_SOON_SHARE + _UNREADABLE_SHARE:
-            return {"role": "assistant", "content": "<tool_call>" + " ".join(seen)}
-        if not places:
-            return {"role": "assistant", "content": "unknown"}
+        if not places or (calls and kind < _TOO_SOON_SHARE):
+            return {"role": "assistant", "content": (_results(history) or ["0"])[-1]}
+        if calls and kind < _TOO_SOON_SHARE + _UNREADABLE_SHARE:
+            return {"role": "assistant", "content": "<tool_call>"}
         which, piece = self._rng.choice(places)
-        old, text = piece.group(), texts[which]
-        others = [new for new in (*self._pieces, *_SIGNS) if new != old and _same_kind(new, old)]
-        texts[which] = text[: piece.start()] + self._rng.choice(others or ["unknown"]) + text[piece.end() :]
+        before = [text for one in history if one["role"] in ("assistant", "tool") for text in _texts(one)]
+        latest_first = reversed(_PIECE.findall(" ".join(before)))
+        candidates = (*latest_first, *self._pieces, *_SIGNS)
+        old = piece.group()
+        new = next((other for other in candidates if other != old and _kind(other) == _kind(old)), "0")
+        texts[which] = texts[which][: piece.start()] + new + texts[which][piece.end() :]
         return _with_texts(message, texts)
 
 
@@ -147,7 +149,8 @@ def encode_scripted(episode: Episode, codec: Codec) -> list[Row]:
             engine.ids = codec.encode_turn(history, turn.message, episode.tool_specs)
             acted = await policy.act(history, episode.tool_specs)
             turns.append(replace(turn, tokens=acted.tokens))
-            history = turn.observation if turn.history_edited else [*history, turn.message, *turn.observation]
+            said = acted.message or turn.message  # the policy must find its own message in the history
+            history = turn.observation if turn.history_edited else [*history, said, *turn.observation]
         return replace(episode, turns=turns)
 
     return build_rows(asyncio.run(encode()))
@@ -270,6 +273,5 @@ def _with_texts(message: Message, texts: Sequence[str]) -> Message:
     return message
 
 
-def _same_kind(one: str, other: str) -> bool:
-    """Both numbers, both words, or both signs."""
-    return (one.isdigit(), one in _SIGNS) == (other.isdigit(), other in _SIGNS)
+def _kind(piece: str) -> str:
+    return "number" if piece.isdigit() else "sign" if piece in _SIGNS else "word"
