@@ -72,7 +72,7 @@ def load_model(
             model.requires_grad_(True)  # peft froze the base model
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # transformers raises either for a folder without a model
         raise ConfigError(
             f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, "
             "or 'tiny'"
