@@ -18,11 +18,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 2e-4,
         "batch_size": 4,
         "episodes_per_task": 8,
-        "num_steps": 20,
+        "num_steps": 15,
         "max_turns": 6,
         "max_model_length": 384,
         "max_completion_length": 64,
-        "validation_interval": 20,
+        "validation_interval": 15,
     },
 }
 
