@@ -1,0 +1,224 @@
+"""A person's turn, scripted: forms, answers, leaving, the record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+import llmgym
+from llmgym import Env, StepResult, StopReason, Task, ToolEnv, cli, compare_replay, read_episodes, replay, run_episode, tool
+from llmgym.play import PersonPolicy, fault, read_value, terminal_input
+
+
+class ShopEnv(ToolEnv):
+    """A shop with one tool, whose parameters are of several kinds."""
+
+    system_prompt = "Sell."
+
+    @tool
+    def order(self, item: str, count: int = 1, tags: list[str] | None = None) -> str:
+        """Order something.
+
+        Args:
+            item: What to order.
+        """
+        return f"{count} {item} {tags}"
+
+    @tool
+    def orders(self) -> str:
+        """List the orders."""
+        return "none\x1b[2J"
+
+    async def score(self, message):
+        return float(message["content"] == "done")
+
+
+def play(lines, env=None, task=None):
+    """Play an episode with these lines; return it and everything that was shown or asked."""
+    left, shown = list(lines), []
+
+    def ask(prompt):
+        shown.append(prompt)
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    policy = PersonPolicy(ask, shown.append)
+    return asyncio.run(run_episode(env or ShopEnv(), task or Task("Go."), policy)), shown
+
+
+def calls(episode):
+    return [
+        (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for turn in episode.turns
+        for call in turn.message.get("tool_calls", [])
+    ]
+
+
+def test_a_tool_is_called_by_form_and_a_text_answers():
+    episode, shown = play(["/order", "tea", "3", '["hot"]', "done"])
+    assert calls(episode) == [("order", {"item": "tea", "count": 3, "tags": ["hot"]})]
+    assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
+    assert "[system] Sell." in shown
+    assert "[user] Go." in shown
+    assert "  item: string. What to order." in shown
+    assert "  count: integer; optional, 1 when left out" in shown
+    assert "  tags: array or null; optional, null when left out" in shown
+    assert shown.count("[order] 3 tea ['hot']") == 1
+    assert shown.count("[user] Go.") == 1
+
+
+def test_what_is_optional_can_be_skipped():
+    episode, _ = play(["/order", "44", "", "", "done"])
+    assert calls(episode) == [("order", {"item": "44"})]
+
+
+def test_what_does_not_fit_is_asked_again():
+    episode, shown = play(["/order", "tea", "many", "2.5", "2", "hot", "[1]", '["x"]', "done"])
+    assert calls(episode) == [("order", {"item": "tea", "count": 2, "tags": ["x"]})]
+    assert "  must be of type integer; write JSON, such as 12, true or [1, 2]" in shown
+    assert "  must be of type integer" in shown
+    assert "  entry 0 must be of type string or must be of type null" in shown
+
+
+def test_tools_are_found_by_the_start_of_their_name_and_listed():
+    episode, shown = play(["/", "/ord", "/fly", "/orders", "/o", "done"])
+    assert calls(episode) == [("orders", {})]
+    assert "'ord' may be several tools." in shown
+    assert "There is no tool 'fly'." in shown
+    assert shown.count("  /order (item, count, tags)  Order something.") == 4
+    assert shown.count("  /orders ()  List the orders.") == 4
+
+
+def test_a_form_can_be_left():
+    episode, _ = play(["/order", "tea", "/back", "done"])
+    assert calls(episode) == []
+    assert episode.reward == 1.0
+
+
+def test_an_answer_may_begin_with_a_slash_and_be_empty():
+    assert play(["//etc"])[0].turns[0].message["content"] == "/etc"
+    assert play([""])[0].turns[0].message["content"] == ""
+
+
+@pytest.mark.parametrize("lines", [["/quit"], [], ["/order", "tea"]])
+def test_leaving_ends_the_episode_as_one_that_says_nothing(lines):
+    episode, _ = play(lines)
+    assert episode.stop_reason is StopReason.ERROR
+    assert "the player left" in episode.stop_detail
+    assert episode.turns == []
+
+
+def test_control_characters_of_an_environment_do_not_reach_the_terminal():
+    _, shown = play(["/orders", "done"])
+    assert "[orders] none\\x1b[2J" in shown
+    assert not any("\x1b" in text for text in shown)
+
+
+class ForgetfulEnv(Env):
+    """Keeps only the last thing said."""
+
+    tool_specs = ()
+
+    async def reset(self, task):
+        return [{"role": "user", "content": "one"}]
+
+    async def step(self, message):
+        return StepResult([{"role": "user", "content": "only this"}], 0.0, terminated=message["content"] == "end")
+
+
+def test_a_rewritten_history_is_shown_anew():
+    _, shown = play(["hello", "end"], ForgetfulEnv())
+    place = shown.index("--- the environment rewrote the history; it now reads ---")
+    assert shown[place + 1] == "[user] only this"
+    assert "This environment has no tools." in play(["/", "end"], ForgetfulEnv())[1]
+
+
+ROOT = {"$defs": {"Size": {"enum": ["s", "m"]}}}
+
+
+@pytest.mark.parametrize(
+    ("line", "schema", "value"),
+    [
+        ("44", {"type": "string"}, "44"),
+        ("", {"type": "string"}, ""),
+        ('a "b" \\n', {"type": "string"}, 'a "b" \\n'),
+        ('"two\\nlines"', {"type": "string"}, "two\nlines"),
+        ("44", {"type": "integer"}, 44),
+        ("2.0", {"type": "number"}, 2.0),
+        ("44", {"anyOf": [{"type": "string"}, {"type": "integer"}]}, 44),
+        ("null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ("true", {"type": "boolean"}, True),
+        ("m", {"$ref": "#/$defs/Size"}, "m"),
+        ('{"a": 1}', {"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}),
+        ("anything", {}, "anything"),
+    ],
+)
+def test_a_line_becomes_the_value_its_schema_asks_for(line, schema, value):
+    read = read_value(line, schema, ROOT)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "words"),
+    [
+        ("x", {"$ref": "#/$defs/Size"}, 'must be one of "s", "m"'),
+        (True, {"type": "integer"}, "must be of type integer"),
+        (3, {"type": ["string", "null"]}, "must be of type string or null"),
+        (3, {"minimum": 4}, "must be at least 4"),
+        (3, {"exclusiveMaximum": 3}, "must be less than 3"),
+        ({"b": 1}, {"type": "object", "required": ["a"]}, "lacks a"),
+        ({"a": "x"}, {"properties": {"a": {"type": "integer"}}}, "a must be of type integer"),
+        ([1, "x"], {"type": "array", "items": {"type": "integer"}}, "entry 1 must be of type integer"),
+        (2, {"const": 3}, "must be one of 3"),
+        (4, {"minimum": 4, "maximum": 4}, None),
+    ],
+)
+def test_faults(value, schema, words):
+    assert fault(value, schema, ROOT) == words
+
+
+def test_a_schema_that_refers_to_itself_ends():
+    endless = {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}
+    assert fault(1, endless, endless) is None
+
+
+def test_the_command_records_what_can_be_replayed_and_viewed(monkeypatch, tmp_path, capsys):
+    task = llmgym.tasks("ToolUseGame-v0", "val")[2]
+    lines = iter(["/lookup", next(iter(task.metadata["facts"])), str(task.target)])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    out = tmp_path / "mine.jsonl"
+    assert cli.main(["play", "ToolUseGame-v0", "--split", "val", "--task", "2", "--out", str(out)]) == 0
+    (episode,) = read_episodes(out)
+    assert (episode.task, episode.env_id, episode.provenance["policy"]) == (task, "ToolUseGame-v0", "person")
+    assert len(episode.turns) == 2
+    text = capsys.readouterr().out
+    assert f"reward {episode.reward:g}, stopped: terminated" in text
+    assert f"target: {task.target}" in text
+    make = llmgym.registry.find("ToolUseGame-v0").make_env
+    assert compare_replay(episode, asyncio.run(replay(episode, make))) == []
+    assert cli.main(["view", str(out)]) == 0
+    assert (tmp_path / "mine.html").is_file()
+
+
+@pytest.mark.parametrize("task", ["99999", "-1", "no-such-id"])
+def test_a_task_that_is_not_there_is_refused(task, capsys):
+    assert cli.main(["play", "ToolUseGame-v0", f"--task={task}"]) == 2
+    assert repr(task) in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_input_and_leaves_the_handler_as_it_was(monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(prompt):
+        signal.raise_signal(signal.SIGINT)
+        return "never"
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    with pytest.raises(EOFError):
+        terminal_input("> ")
+    assert signal.getsignal(signal.SIGINT) is before
