@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from llmgym.episode_summary import EpisodeSummary, summarize
 from llmgym.errors import ConfigError
 from llmgym.records import iter_episodes
-from llmgym.report import REPORT_FILE, EpisodeSummary, Report, summarize
+from llmgym.report import REPORT_FILE, Report
 
 logger = logging.getLogger(__name__)
 

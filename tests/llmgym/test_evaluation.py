@@ -245,9 +245,8 @@ def test_episodes_under_way_when_the_endpoint_is_lost_are_kept_only_if_they_end(
 
 
 def test_an_endpoint_that_never_answers_leaves_nothing_behind_that_is_in_the_way():
-    with FaultServer(error(401, "no such key")) as server:
-        with pytest.raises(EndpointLostError, match="no such key"):
-            evaluate(policy=None, model="m", base_url=server.url)
+    with FaultServer(error(401, "no such key")) as server, pytest.raises(EndpointLostError, match="no such key"):
+        evaluate(policy=None, model="m", base_url=server.url)
     assert keys("run") == {}
     assert not Path("run/report.json").exists()
     assert evaluate().episodes == 6  # without resume, and with another policy
@@ -301,7 +300,7 @@ def test_an_interrupted_run_writes_its_report_and_closes_its_environments():
     async def interrupted():
         evaluation = Evaluation(AddingEnv, TASKS, policy=Hanging, episodes_per_task=1, out="run")
         running = asyncio.create_task(evaluation.run())
-        while not Path("run/episodes.jsonl").is_file() or len(keys("run")) < 2:  # noqa: ASYNC110
+        while not Path("run/episodes.jsonl").is_file() or len(keys("run")) < 2:
             await asyncio.sleep(0.01)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -126,7 +126,7 @@ def test_nothing_is_overwritten_and_no_empty_file_is_left(record):
 def test_a_broken_record_leaves_no_half_file(record):
     with (record / "episodes.jsonl").open("a") as file:
         file.write('{"format_version": 1}\n')
-    with pytest.raises(RecordError, match="episodes.jsonl:10"):
+    with pytest.raises(RecordError, match=r"episodes\.jsonl:10"):
         export_rows(record, record / "rows.jsonl")
     assert [path.name for path in record.iterdir()] == ["episodes.jsonl"]
 

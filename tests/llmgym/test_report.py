@@ -13,8 +13,9 @@ from rich.console import Console
 import llmgym
 from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, Usage
 from llmgym.comparison import compare_reports
+from llmgym.episode_summary import ToolCount, summarize
 from llmgym.errors import ConfigError
-from llmgym.report import Failure, PassRow, ToolCount, build_report, load_report, summarize
+from llmgym.report import Failure, PassRow, build_report, load_report
 from llmgym.report_tables import print_comparison
 
 
