@@ -70,8 +70,8 @@ def run_and_report(
             environment variable ``OPENAI_API_KEY``. Without: ``"tiny"``, ``"smollm2"``, a run folder, a checkpoint, a
             model directory or a hub name, which needs the trainer.
         base_url: Address of the endpoint, such as ``http://127.0.0.1:8000/v1``.
-        policy: Instead of a model: ``"expert"``, a source, or a :class:`Policy` subclass or function without
-            arguments, which gives a fresh policy for each episode.
+        policy: Instead of a model: ``"expert"``, a source (it is closed at the end), or a :class:`Policy` subclass or
+            function without arguments, which gives a fresh policy for each episode.
         episodes_per_task: Episodes of each task.
         concurrency: Episodes under way at once.
         split: The split, when no tasks are given.

@@ -55,6 +55,7 @@ class EvaluationRun:
         self._tasks, self._folder, self._source, self._settings = tasks, folder, source, settings
         self._done: list[EpisodeSummary] = []
         self._spent = 0.0
+        self._paid = self._uncounted_turns = 0
         self._waiting: deque[tuple[Task, int]] = deque()
         self._stopped: str | None = None
 
@@ -88,7 +89,10 @@ class EvaluationRun:
 
             def keep(summary: EpisodeSummary) -> None:
                 self._done.append(summary)
-                self._spent += summary.cost(*(self._evaluation.prices or (0.0, 0.0)))
+                cost = summary.cost(*(self._evaluation.prices or (0.0, 0.0)))
+                self._spent += cost
+                self._paid += cost > 0
+                self._uncounted_turns += summary.turns_without_usage
                 show(summary)
 
             for task, index in wanted:
@@ -124,17 +128,17 @@ class EvaluationRun:
 
     def _may_begin(self, running: int) -> bool:
         """Whether one more episode may begin beside those under way."""
-        evaluation, done = self._evaluation, len(self._done)
         if self._source.lost is not None:
             return False
-        if evaluation.max_cost is None:
+        most = self._evaluation.max_cost
+        if most is None:
             return True
-        if not done:
-            return running == 0
-        if any(summary.turns_without_usage for summary in self._done):
+        if self._uncounted_turns:
             reason = "the endpoint reports no token counts, so that max_cost cannot be kept"
-        elif self._spent * (1 + (running + 1) / done) > evaluation.max_cost:
-            reason = f"{self._spent:.4f} is spent, and one more episode may exceed max_cost={evaluation.max_cost}"
+        elif not self._paid:
+            return running == 0  # one at a time until it is known what an episode costs
+        elif self._spent * (1 + (running + 1) / self._paid) > most:
+            reason = f"{self._spent:.4f} is spent, and one more episode may exceed max_cost={most}"
         else:
             return True
         if running == 0:

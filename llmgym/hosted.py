@@ -172,13 +172,14 @@ class HostedSource(PolicySource):
         while True:
             if self.lost is not None:
                 raise self.lost
-            failure = await self._send(self._body(messages, tool_specs, seed, max_tokens))
+            body = self._body(messages, tool_specs, seed, max_tokens)
+            failure = await self._send(body)
             if not isinstance(failure, _Failure):
                 self._answers += 1
                 self._failed_in_a_row, self._reached = 0, True
                 return failure
             if not failure.may_pass:
-                turn = self._settle(failure, messages, tool_specs)
+                turn = self._settle(failure, body)
                 if turn is not None:
                     return turn
                 continue
@@ -223,42 +224,43 @@ class HostedSource(PolicySource):
             raw = await self._client.chat.completions.with_raw_response.create(**body)
         except self._openai.APIStatusError as error:
             response = error.response
-            text = self._clean(f"{where} answered HTTP {error.status_code}: {_error_text(response.text)}")
-            return _Failure(text, error.status_code, _retry_after(response.headers))
+            said = self._clean(_error_text(response.text))
+            head = f"{where} answered HTTP {error.status_code}"
+            return _Failure(head, said, error.status_code, _retry_after(response.headers))
         except self._openai.APITimeoutError:
-            return _Failure(self._clean(f"{where} gave no answer in {self._timeout_s:g} s"), status=408)
+            return _Failure(where, f"no answer in {self._timeout_s:g} s", status=408)
         except self._openai.APIConnectionError as error:
             cause = error.__cause__ or error
-            return _Failure(self._clean(f"{where} gave no answer: {type(cause).__name__}: {cause}"))
+            return _Failure(where, self._clean(f"no connection ({type(cause).__name__}: {cause})"))
         try:
             completion = json.loads(raw.http_response.text)
         except (ValueError, RecursionError):
             completion = None
         if _choice(completion) is None:
-            text = self._clean(f"{where} answered with no chat completion: {_error_text(raw.http_response.text)}")
-            return _Failure(text, status=502)
+            said = self._clean(_error_text(raw.http_response.text))
+            return _Failure(f"{where} answered with no chat completion", said, status=502)
         found: dict[str, Any] = completion
         return found
 
-    def _settle(self, failure: _Failure, messages: list[Message], tool_specs: list[ToolSpec]) -> PolicyTurn | None:
+    def _settle(self, failure: _Failure, body: dict[str, Any]) -> PolicyTurn | None:
         """Turn an error that would only come again into a turn or an exception; None: asked otherwise, it may work."""
-        text, status = failure.text, failure.status
-        if status not in (401, 402, 429) and _CONTEXT.search(text):
+        text, said, status = failure.text, failure.said, failure.status
+        if status not in (401, 402, 429) and _CONTEXT.search(said):
             return PolicyTurn(stop=StopReason.CONTEXT_OVERFLOW, detail=text)
-        if status in (400, 403, 422) and _FILTERED.search(text):
+        if status in (400, 403, 422) and _FILTERED.search(said):
             return PolicyTurn(stop=StopReason.PARSE_FAILURE, detail=text)
-        if status in (400, 422) and self._limit_name == "max_tokens" and "max_completion_tokens" in text:
+        if status in (400, 422) and "max_tokens" in body and "max_completion_tokens" in said:
             self._limit_name = "max_completion_tokens"
             return None
-        if status in (400, 422) and self._sends_seed and re.search(r"\bseed\b", text):
+        if status in (400, 422) and "seed" in body and re.search(r"\bseed\b", said):
             self._sends_seed = False
             return None
         if status == 404:
             text += " (is the model's name right, and does the base URL end as the endpoint wants it, often in /v1?)"
         if status in (401, 402, 404, 429) or (status == 403 and not self._answers):
             self._lose(text)
-        called = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
-        if tool_specs and not called and not self._answers and _TOOLS.search(text):
+        called = any(message["role"] == "tool" or "tool_calls" in message for message in body["messages"])
+        if "tools" in body and not called and not self._answers and _TOOLS.search(said):
             self._lose(f"this endpoint takes no tools, or not these: {text}")
         raise RequestError(text)
 
@@ -325,19 +327,24 @@ class HostedPolicy(Policy):
 
 @dataclass(frozen=True)
 class _Failure:
-    text: str
+    head: str
+    said: str
     status: int | None = None
     retry_after_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return f"{self.head}: {self.said}"
 
     @property
     def may_pass(self) -> bool:
         """Whether the same request may succeed later."""
         if self.status == 429:
-            return "insufficient_quota" not in self.text
+            return "insufficient_quota" not in self.said
         if self.status in (None, 408, 409):
             return True
         # Some servers answer 500 to what they will never take.
-        return self.status >= 500 and not _CONTEXT.search(self.text) and self.status != 501
+        return self.status >= 500 and not _CONTEXT.search(self.said) and self.status != 501
 
 
 def _choice(completion: Any) -> dict[str, Any] | None:

@@ -86,9 +86,7 @@ def write_view(
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(page)
-    return View(
-        out, len(page), data.num_episodes, data.num_conversations, len(data.tokens), texts is not None
-    )
+    return View(out, len(page), data.num_episodes, data.num_conversations, len(data.tokens), texts is not None)
 
 
 def _page(title: str, data: str) -> bytes:

@@ -280,6 +280,23 @@ def test_no_episode_begins_that_may_cost_too_much():
         assert answered == 6
 
 
+def test_until_an_episode_has_cost_something_one_runs_at_a_time():
+    started, most = 0, 0
+
+    class Free(AddingEnv):
+        async def setup(self):
+            nonlocal started, most
+            started += 1
+            most = max(most, started)
+            await asyncio.sleep(0.001)
+            started -= 1
+            raise OSError("no")
+
+    settings = {"price_in": 1.0, "price_out": 1.0, "max_cost": 5.0}
+    assert evaluate(env=Free, **settings).lost == 6
+    assert most == 1
+
+
 def test_without_token_counts_no_cost_can_be_kept():
     with FaultServer(completion("2", usage=None)) as server:
         settings = {"price_in": 1.0, "price_out": 1.0, "max_cost": 5.0}

@@ -58,6 +58,20 @@ def play_many(server, count):
     return asyncio.run(run())
 
 
+def play_together(server, tasks):
+    """One episode a task at the same time; the source and the episodes."""
+
+    async def run():
+        source, limits = HostedSource("test-model", server.url, retries=QUICK), EpisodeLimits()
+        policies = [source.policy(task, episode_index=0, seed=0, limits=limits) for task in tasks]
+        runs = (run_episode(AddingEnv(), task, policy, limits) for task, policy in zip(tasks, policies, strict=True))
+        episodes = await asyncio.gather(*runs)
+        await source.close()
+        return source, episodes
+
+    return asyncio.run(run())
+
+
 def first_turn(reply, **limits):
     with FaultServer(reply, completion("2")) as server:
         episode, source = play(server, **limits)
@@ -363,21 +377,7 @@ def test_an_endpoint_that_answers_others_is_not_lost():
         return completion("2")
 
     with FaultServer(reply) as server:
-
-        async def run():
-            source = HostedSource("test-model", server.url, retries=QUICK)
-            tasks = [Task("poison"), TASK]
-            limits = EpisodeLimits()
-            episodes = await asyncio.gather(
-                *(
-                    run_episode(AddingEnv(), task, source.policy(task, episode_index=0, seed=0, limits=limits), limits)
-                    for task in tasks
-                )
-            )
-            await source.close()
-            return source, episodes
-
-        source, episodes = asyncio.run(run())
+        source, episodes = play_together(server, [Task("poison"), TASK])
     assert source.lost is None
     assert [episode.stop_reason for episode in episodes] == [StopReason.ERROR, StopReason.TERMINATED]
     assert episodes[0].stop_detail.startswith(f"policy.act raised {RequestError.__name__}: ")
@@ -387,7 +387,7 @@ def test_nothing_listens_there():
     source = HostedSource("test-model", f"http://127.0.0.1:{free_port()}/v1", retries=Retries(first_wait_s=0.001))
     episode, _ = play(None, source=source)
     assert episode.stop_reason is StopReason.ERROR
-    assert str(source.lost).startswith("127.0.0.1 (test-model) gave no answer: ")
+    assert str(source.lost).startswith("127.0.0.1 (test-model): no connection (")
     assert "(attempt 3 of 3" in str(source.lost)
 
 
@@ -404,7 +404,7 @@ def test_an_answer_that_takes_too_long():
         release.set()
         assert len(server.bodies) == 2
     assert (episode.stop_reason, source.lost) == (StopReason.ERROR, None)
-    assert "gave no answer in 0.05 s (attempt 2 of 2" in episode.stop_detail
+    assert ": no answer in 0.05 s (attempt 2 of 2" in episode.stop_detail
 
 
 def test_the_third_request_in_a_row_that_ends_with_500_loses_the_endpoint():
@@ -442,6 +442,27 @@ def test_a_server_that_wants_other_fields_gets_them():
         ["max_completion_tokens"],
         ["max_completion_tokens"],
     ]
+
+
+def test_requests_under_way_survive_the_loss_of_a_field():
+    both = threading.Barrier(2)
+
+    def picky(body):
+        if "seed" not in body:
+            return completion("2")
+        both.wait(10)
+        return error(400, "Unrecognized request argument supplied: seed")
+
+    with FaultServer(picky) as server:
+        source, episodes = play_together(server, [TASK, Task("What is 1 + 1, please?", "2")])
+    assert (source.lost, [episode.reward for episode in episodes]) == (None, [1.0, 1.0])
+
+
+def test_the_name_of_a_model_is_no_complaint():
+    with FaultServer(error(400, "odd")) as server:
+        source = HostedSource("groq-tool-use-long-context-window", server.url)
+        episode, _ = play(server, source=source)
+    assert (episode.stop_reason, source.lost) == (StopReason.ERROR, None)
 
 
 def test_the_key_goes_to_the_endpoint_and_into_no_record(monkeypatch):

@@ -9,7 +9,19 @@ import signal
 import pytest
 
 import llmgym
-from llmgym import Env, StepResult, StopReason, Task, ToolEnv, cli, compare_replay, read_episodes, replay, run_episode, tool
+from llmgym import (
+    Env,
+    StepResult,
+    StopReason,
+    Task,
+    ToolEnv,
+    cli,
+    compare_replay,
+    read_episodes,
+    replay,
+    run_episode,
+    tool,
+)
 from llmgym.play import PersonPolicy, fault, read_value, terminal_input
 
 

@@ -79,7 +79,7 @@ def hostile(url: str) -> list[str]:
         f"<img src='{url}/image'>",
         f"<svg onload=\"{run}\"></svg>",
         f"<svg><script>{run}</script></svg>",
-        f"<iframe srcdoc=\"<script>parent.hit=1</script>\"></iframe>",
+        "<iframe srcdoc=\"<script>parent.hit=1</script>\"></iframe>",
         f"<iframe src='{url}/frame'></iframe>",
         f"<object data='{url}/object'></object>",
         f"<link rel=stylesheet href='{url}/style'>",
@@ -100,9 +100,13 @@ def poisoned(text: str, place: int):
     made = episode(text, prompt=text, answer=text, result=text, tokens=True, phase=text, template_hash=text)
     made.turns[0].message = message_with_call(text, text, content=text)
     made.turns.insert(1, Turn({**message_with_call("call", '{"' + "key" + '": 1}'), "reasoning_content": text}))
-    made.turns.append(Turn(raw_text=text, failure=text, history_edited=True, observation=[{"role": text, "content": text}]))  # type: ignore[typeddict-item]
+    made.turns.append(
+        Turn(raw_text=text, failure=text, history_edited=True, observation=[{"role": text, "content": text}])
+    )  # type: ignore[typeddict-item]
     made.turns[0].tokens.finish_reason = text
-    made.tool_specs = [{"type": "function", "function": {"name": text, "description": text, "parameters": {text: text}}}]
+    made.tool_specs = [
+        {"type": "function", "function": {"name": text, "description": text, "parameters": {text: text}}}
+    ]
     made.initial_messages.append({"role": "system", "content": text, "name": text})
     made.metrics = {text: text, "__proto__": 1, "constructor": text}
     made.stop_detail = made.close_error = made.env_id = text
@@ -120,7 +124,9 @@ def test_no_text_of_an_episode_runs_or_asks_for_anything(browser, tmp_path, list
     browser.click("#tab-browse")
     for place in range(20):
         browser.evaluate(f"document.querySelectorAll('.row')[{place}].click()")
-        browser.wait(f"document.querySelector('#detail .id').textContent.length && document.querySelectorAll('.row')[{place}].classList.contains('selected')")
+        browser.wait(
+            f"document.querySelector('#detail .id').textContent.length && document.querySelectorAll('.row')[{place}].classList.contains('selected')"
+        )
         browser.wait("document.querySelectorAll('#detail .message').length > 5")
         browser.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         shown = texts(browser, "#detail")[0]
@@ -136,7 +142,9 @@ def test_no_text_of_an_episode_runs_or_asks_for_anything(browser, tmp_path, list
     browser.type("#filter-text", "onerror=")
     browser.wait("document.querySelector('.count').textContent.startsWith('2 episodes')")
     browser.click("#tab-overview")
-    assert browser.evaluate("window.hit === undefined && document.querySelectorAll('img, iframe, object, link, base, form, a').length === 0")
+    assert browser.evaluate(
+        "window.hit === undefined && document.querySelectorAll('img, iframe, object, link, base, form, a').length === 0"
+    )
     assert browser.evaluate("document.title.startsWith('<img src=x')")
     assert_quiet(browser)
     assert hits == []
@@ -149,7 +157,7 @@ def test_those_texts_do_run_and_ask_where_a_page_takes_them_for_markup(browser, 
     for place, text in enumerate(hostile(url)):
         hits.clear()
         page = tmp_path / f"{place}.html"
-        page.write_text(f"<!doctype html><body><div title=\"{text}\"></div>{text}</body>", encoding="utf-8")
+        page.write_text(f'<!doctype html><body><div title="{text}"></div>{text}</body>', encoding="utf-8")
         browser.open(page)
         browser.evaluate("new Promise((done) => setTimeout(done, 100))")
         caught += bool(hits or browser.evaluate("window.hit"))
@@ -255,7 +263,9 @@ def test_tokens_are_coloured_by_mask_logprob_and_advantage(browser, tmp_path):
     assert [one[2] for one in look()] == ["", "", "17%", "100%", "", "8%"]  # 0.5 / 3, 3 / 3, 0.25 / 3
     browser.click(".shades button", "advantage")
     assert [one[1:] for one in look() if one[1] != context] == [["token gain", "35%"]] * 3  # 0.7 / 2
-    colours = browser.evaluate("[...document.querySelectorAll('.token')].map((one) => getComputedStyle(one).backgroundColor)")
+    colours = browser.evaluate(
+        "[...document.querySelectorAll('.token')].map((one) => getComputedStyle(one).backgroundColor)"
+    )
     assert colours[0] == colours[1] == colours[4] != colours[2] == colours[3] == colours[5]
 
 

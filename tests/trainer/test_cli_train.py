@@ -1,4 +1,5 @@
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from safetensors.torch import load_file
 
 from llmgym.cli import main
 from llmgym.errors import ConfigError
-from llmgym_trainer import GRPOConfig
+from llmgym_trainer import GRPOConfig, TrainResult
 from llmgym_trainer.cli import train_main
 
 ENV = """
@@ -91,17 +92,31 @@ def test_a_registered_third_party_id_with_lora_and_validation(here, model_dir, m
     assert Path("runs/b/checkpoint-1/model.safetensors").is_file()
 
 
-def test_the_command_line_wins_over_the_file_and_that_over_the_preset(here, monkeypatch):
-    seen = []
-    monkeypatch.setattr("llmgym_trainer.train.train_multi_turn", lambda config, **kwargs: seen.append((config, kwargs)))
-    monkeypatch.setattr("llmgym_trainer.train.announce", lambda result: None)
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Replaces the training; a list of what it was called with, and a switch that makes it end by Ctrl-C."""
+    seen = types.SimpleNamespace(calls=[], interrupted=False)
+
+    def train(config, **arguments):
+        seen.calls.append((config, arguments))
+        return TrainResult(Path("runs/a"), Path("runs/a/checkpoint-3"), 3, seen.interrupted)
+
+    monkeypatch.setattr("llmgym_trainer.train.train_multi_turn", train)
+    return seen
+
+
+def test_the_command_line_wins_over_the_file_and_that_over_the_preset(here, stand_in):
     Path("c.yaml").write_text("max_turns: 4\nnum_steps: 7\nlearning_rate: 2e-5\n")
-    with pytest.raises(AttributeError):  # nothing came back from the stand-in
-        train_main(["my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--config", "c.yaml", "--num-steps", "9"])
-    config = seen[0][0]
+    assert train_main(["my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--config", "c.yaml", "--num-steps", "9"]) == 0
+    ((config, arguments),) = stand_in.calls
     assert (config.num_steps, config.max_turns, config.learning_rate, config.batch_size) == (9, 4, 2e-5, 16)
-    assert [task.prompt for task in seen[0][1]["tasks"]] == ["say 0", "say 1", "say 2"]
-    assert seen[0][1]["val_tasks"] is None
+    assert [task.prompt for task in arguments["tasks"]] == ["say 0", "say 1", "say 2"]
+    assert arguments["val_tasks"] is None
+
+
+def test_an_interrupted_run_has_a_status_of_its_own(here, stand_in):
+    stand_in.interrupted = True
+    assert train_main(["my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 130
 
 
 @pytest.mark.parametrize(

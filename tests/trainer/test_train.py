@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(model_dir, tmp_pa
         difference = "sampling/sampling_logp_difference"
         assert left.keys() == right.keys()
         for key in left:
-            assert key.startswith(difference) or left[key] == pytest.approx(right[key], rel=1e-4, abs=1e-6), key
+            assert key.startswith(difference) or left[key] == pytest.approx(right[key], rel=1e-3, abs=1e-4), key
     assert [line.get("reward") for line in first] != [line.get("reward") for line in other]
 
 

@@ -54,6 +54,7 @@ REFUSED = {
     "reward_weights": (None, "the reward comes from the environment as one number"),
     "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
     "sync_ref_model": (False, "the reference model stays the initial one"),
+    "save_strategy": ("steps", "a run ends with a checkpoint; save_steps says how often there is one before"),
     "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
     "max_steps_off_policy": (

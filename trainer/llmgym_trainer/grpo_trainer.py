@@ -303,7 +303,9 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         """Advantages and rows of this process's groups; everything sampled is recorded with its advantage."""
         config = self.args
         rewards = [[self._shaped(episode) for episode in group.episodes] for group in groups]
-        advantages = compute_advantages(rewards, config.scale_rewards)
+        everywhere: list[list[float]] = gather_object(rewards)  # scale_rewards="batch" needs those of all processes
+        first = sum(gather_object([len(rewards)])[: self.accelerator.process_index])
+        advantages = compute_advantages(everywhere, config.scale_rewards)[first : first + len(rewards)]
         needs_all = config.beta != 0.0 or self._entropy_bonus_enabled
         rows: list[TrainRow] = []
         rows_of_episode: list[int] = []

@@ -1,0 +1,212 @@
+"""Scripted episodes, right and wrong on purpose; their tokens; and the supervised loop."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from toys import build_llama, build_tokenizer
+
+from llmgym import EpisodeLimits, ScriptedPolicy, StopReason, Task, run_episode
+from llmgym.errors import ConfigError
+from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
+from llmgym_trainer.codec import Codec
+from llmgym_trainer.engine import Sample
+from llmgym_trainer.policy import ModelPolicy
+from llmgym_trainer.rows import Row, build_rows
+from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, warm_up
+
+FACTS = {"amber": 3, "cedar": 4, "fox": 50, "rain": 60}
+TASK = Task("What is amber plus cedar?", 7, {"level": 1, "facts": FACTS, "expression": "amber+cedar"})
+
+
+class Chosen(random.Random):
+    """Draws the given turn and the given kind of mistake, and always the first of several choices."""
+
+    def __init__(self, turn: int, kind: float) -> None:
+        super().__init__()
+        self.turn, self.kind = turn, kind
+
+    def randrange(self, *args):
+        return self.turn
+
+    def random(self):
+        return self.kind
+
+    def choice(self, items):
+        return items[0]
+
+
+def play(policy):
+    return asyncio.run(run_episode(ToolUseGameEnv(), TASK, policy))
+
+
+def said(episode):
+    """What each assistant message holds: the arguments of its calls, or its content."""
+    return [
+        "".join(call["function"]["arguments"] for call in turn.message.get("tool_calls", [])) or turn.message["content"]
+        for turn in episode.turns
+    ]
+
+
+def test_the_expert_as_the_other_tests_take_it():
+    right = play(ToolUseGameExpert())
+    assert said(right) == ['{"key": "amber"}', '{"key": "cedar"}', '{"expression": "3+4"}', "7"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "kind", "expected"),
+    [
+        (0, 0.9, ['{"key": "cedar"}', '{"key": "cedar"}', '{"expression": "4+4"}', "8"]),
+        (2, 0.9, ['{"key": "amber"}', '{"key": "cedar"}', '{"expression": "4+4"}', "8"]),
+        (3, 0.9, ['{"key": "amber"}', '{"key": "cedar"}', '{"expression": "3+4"}', "4"]),
+        (0, 0.0, ["0"]),
+        (1, 0.0, ['{"key": "amber"}', "3"]),
+        (2, 0.0, ['{"key": "amber"}', '{"key": "cedar"}', "4"]),
+        (3, 0.0, ['{"key": "amber"}', '{"key": "cedar"}', '{"expression": "3+4"}', "4"]),
+        (1, 0.35, ['{"key": "amber"}', "<tool_call>"]),
+    ],
+)
+def test_one_mistake_and_then_on_with_what_is_seen(turn, kind, expected):
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(turn, kind)))
+    assert said(flawed) == expected
+    unreadable = kind == 0.35
+    assert flawed.stop_reason is (StopReason.PARSE_FAILURE if unreadable else StopReason.TERMINATED)
+    assert flawed.reward == (-0.1 if unreadable else 0.0)
+
+
+def test_a_changed_sign_is_another_sign():
+    class LastPlace(Chosen):
+        def choice(self, items):
+            return items[1] if len(items) == 3 else items[0]  # the three places of "3+4"; else the first other sign
+
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), LastPlace(2, 0.9)))
+    assert said(flawed)[2:] == ['{"expression": "3-4"}', "-1"]
+
+
+def test_the_stated_share_is_flawed_and_all_others_are_right():
+    assert all(episode.reward == 1 for episode in scripted_episodes("ToolUseGame-v0", 20, flawed_share=0.0, seed=5))
+    half = scripted_episodes("ToolUseGame-v0", 40, flawed_share=0.5, seed=5)
+    right = sum(episode.reward == 1 for episode in half)
+    assert 20 <= right <= 21  # a wrong look-up may find the same number
+    assert [said(episode) for episode in half] == [
+        said(episode) for episode in scripted_episodes("ToolUseGame-v0", 40, flawed_share=0.5, seed=5)
+    ]
+    assert {episode.task.id for episode in half} != {
+        episode.task.id for episode in scripted_episodes("ToolUseGame-v0", 40, flawed_share=0.5, seed=6)
+    }
+
+
+def test_a_share_is_between_0_and_1():
+    with pytest.raises(ConfigError, match=r"flawed_share=1.5"):
+        scripted_episodes("ToolUseGame-v0", 1, flawed_share=1.5, seed=0)
+
+
+@pytest.fixture(scope="module")
+def codec():
+    return Codec(build_tokenizer())
+
+
+def test_rows_hold_token_for_token_what_a_rollout_would(codec):
+    written = [
+        '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</tool_call><|im_end|>',
+        '<tool_call>{"name": "lookup", "arguments": {"key": "cedar"}}</tool_call><|im_end|>',
+        '<tool_call>{"name": "calculator", "arguments": {"expression": "3+4"}}</tool_call><|im_end|>',
+        "7<|im_end|>",
+    ]
+
+    class Types:
+        """Samples the texts above, whatever the prompt."""
+
+        def __init__(self):
+            self.left = iter(written)
+
+        async def sample(self, prompt_ids, params, key, rng):
+            ids = codec.tokenizer(next(self.left), add_special_tokens=False)["input_ids"]
+            return Sample(ids, [0.0] * len(ids), "stop", 0)
+
+        def release(self, key):
+            pass
+
+    limits = EpisodeLimits(max_model_length=2000)
+    rollout = asyncio.run(
+        run_episode(ToolUseGameEnv(), TASK, ModelPolicy(codec, Types(), limits, key="0", rng=random.Random(0)), limits)
+    )
+    (row,) = encode_scripted(play(ToolUseGameExpert()), codec)
+    assert [row] == build_rows(rollout)
+
+    assert codec.decode(row.ids) == (
+        "<|im_start|>system\nUse the tools. Then reply with only the number.\n"
+        "list_fact_keys()\nlookup(key)\ncalculator(expression)<|im_end|>\n"
+        "<|im_start|>user\nWhat is amber plus cedar?<|im_end|>\n"
+        f"<|im_start|>assistant\n{written[0]}\n<|im_start|>tool\n3<|im_end|>\n"
+        f"<|im_start|>assistant\n{written[1]}\n<|im_start|>tool\n4<|im_end|>\n"
+        f"<|im_start|>assistant\n{written[2]}\n<|im_start|>tool\n7<|im_end|>\n"
+        f"<|im_start|>assistant\n{written[3]}"
+    )
+    trained = [token for token, trains in zip(row.ids, row.mask, strict=True) if trains]
+    assert codec.decode(trained) == "".join(written)
+
+
+def test_an_unreadable_call_is_trained_as_it_is_written(codec):
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(1, 0.35)))
+    (row,) = encode_scripted(flawed, codec)
+    assert codec.decode(row.ids).endswith("<|im_start|>assistant\n<tool_call><|im_end|>")
+
+
+def test_a_turn_without_a_message_is_an_error(codec):
+    episode = play(ToolUseGameExpert())
+    episode.turns[1].message = None
+    with pytest.raises(ConfigError, match="without a message"):
+        encode_scripted(episode, codec)
+
+
+def test_an_episode_in_which_nothing_was_said_gives_no_row(codec):
+    class Refuses(ScriptedPolicy):
+        async def start(self, task):
+            raise RuntimeError
+
+    assert encode_scripted(play(Refuses([])), codec) == []
+
+
+def rows_of(*pairs):
+    return [Row(0, 0, ids=ids, mask=mask, logprobs=[0.0] * len(ids)) for ids, mask in pairs]
+
+
+def test_the_loss_is_that_of_the_masked_in_tokens_alone():
+    model = build_llama(320)
+    short, long = [5, 6, 7, 8], [9, 10, 11, 12, 13, 14]
+    surprise = []
+    with torch.no_grad():
+        for ids, places in ((short, [3]), (long, [2, 5])):
+            logprobs = F.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1)
+            surprise += [-logprobs[place - 1, ids[place]].item() for place in places]
+    rows = rows_of((short, [0, 0, 0, 1]), (long, [0, 0, 1, 0, 0, 1]))
+    (loss,) = warm_up(model, rows, steps=1, batch_size=2, learning_rate=1e-3, seed=0)
+    assert loss == pytest.approx(sum(surprise) / 3, abs=1e-5)
+
+
+def test_it_learns_what_is_masked_in_and_moves_only_what_may_move():
+    model = build_llama(320)
+    still = model.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
+    frozen = still.clone()
+    rows = rows_of(([5, 6, 7, 8], [0, 0, 1, 1]), ([9, 10, 11, 12, 13], [0, 0, 0, 1, 1]))
+    losses = warm_up(model, rows, steps=60, batch_size=2, learning_rate=1e-2, seed=0)
+    assert len(losses) == 60
+    assert losses[-1] < 0.05 < 4 < losses[0]
+    assert torch.equal(still, frozen)
+    assert model(torch.tensor([[5, 6, 7]])).logits[0, 1:].argmax(-1).tolist() == [7, 8]
+
+
+def test_every_row_is_used_before_any_is_used_again():
+    seen = []
+
+    def watch(module, args, kwargs):
+        seen.extend(ids[0].item() for ids in kwargs["input_ids"])
+
+    model = build_llama(320)
+    model.get_decoder().register_forward_pre_hook(watch, with_kwargs=True)
+    rows = rows_of(*(([first, 1, 2], [0, 1, 1]) for first in range(10, 20)))
+    warm_up(model, rows, steps=8, batch_size=3, learning_rate=1e-3, seed=0)
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10, 20))
