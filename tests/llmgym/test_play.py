@@ -134,12 +134,13 @@ class ForgetfulEnv(Env):
     """Keeps only the last thing said."""
 
     tool_specs = ()
+    messages = ()
 
     async def reset(self, task):
         return [{"role": "user", "content": "one"}]
 
     async def step(self, message):
-        return StepResult([{"role": "user", "content": "only this"}], 0.0, terminated=message["content"] == "end")
+        return StepResult(message["content"] == "end", False, [{"role": "user", "content": "only this"}])
 
 
 def test_a_rewritten_history_is_shown_anew():

@@ -5,7 +5,7 @@ import pytest
 from toys import TASKS, TalkEnv, settings
 
 from llmgym import Episode, StopReason, Task, Turn
-from llmgym.episode import TurnTokens
+from llmgym.episode import TurnTokens, Usage
 from llmgym_trainer import GRPOConfig, train_multi_turn
 from llmgym_trainer.metrics import RATIOS, EpisodeStats, rollout_metrics
 from llmgym_trainer.runs import read_metrics
@@ -23,6 +23,7 @@ def turn(sampled: int, context: int, calls: int = 0, errors: int = 0, **fields) 
         message={"role": "assistant", "content": "", "tool_calls": [call(str(i)) for i in range(calls)]},
         observation=results,
         tokens=TurnTokens([5] * context, [6] * sampled, [0.0] * sampled, False, "stop"),
+        usage=Usage(prompt_tokens=context, completion_tokens=sampled),
         **fields,
     )
 
@@ -140,5 +141,5 @@ def test_the_page_explains_what_some_settings_add(model_dir, tmp_path):
 
 def test_every_sentence_of_the_page_stands_in_a_table_of_three_columns():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    assert len(rows) > 60
+    assert len(rows) > 50
     assert all(line.count("|") == 4 for line in rows)
