@@ -100,25 +100,26 @@ class Browser:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol and return its result; events that come meanwhile are kept."""
+        id = self._send(method, params)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            answer = self._receive(deadline)
+            if answer.get("id") == id:
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+            if answer.get("method") == "Page.javascriptDialogOpening":  # an open dialog stops the page
+                self._send("Page.handleJavaScriptDialog", {"accept": False})
+            if "method" in answer:
+                self.events.append(answer)
+
+    def _send(self, method: str, params: dict[str, Any]) -> int:
         self._last_id += 1
         message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            answer = self._receive(deadline)
-            if answer.get("id") == self._last_id:
-                assert "error" not in answer, answer["error"]
-                result: dict[str, Any] = answer["result"]
-                return result
-            if answer.get("method") == "Page.javascriptDialogOpening":  # else the page waits for ever
-                self._last_id += 1
-                close = {"id": self._last_id, "method": "Page.handleJavaScriptDialog", "params": {"accept": False}}
-                os.write(self._out, json.dumps({**close, "sessionId": self._session}).encode() + b"\0")
-                self._last_id, message["id"] = message["id"], self._last_id
-            if "method" in answer:
-                self.events.append(answer)
+        return self._last_id
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._rest:

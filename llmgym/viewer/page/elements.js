@@ -2,8 +2,8 @@
 
 const byId = (id) => document.getElementById(id);
 
-// Characters that a browser would hide or obey: controls, line separators, zero-width and direction marks.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
+// Characters that a browser would hide or obey: controls, line separators, direction marks. Joiners are left: scripts need them.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
 
 function visible(text) {
   return String(text).replace(HIDDEN, (char) => {

@@ -8,7 +8,14 @@ function tile(name, text, note) {
   return el("div", "tile", el("span", "name", name), el("b", "", text), note ? el("span", "note", note) : null);
 }
 
+let enoughForSuccess = null;
+
 function successReward() {
+  if (enoughForSuccess === null) enoughForSuccess = findSuccessReward();
+  return enoughForSuccess;
+}
+
+function findSuccessReward() {
   if (index.report && typeof index.report.success_reward === "number") return index.report.success_reward;
   const set = /^success_reward: *([-+.\deE]+)$/m.exec(index.settings);
   return set ? Number(set[1]) : 1;
