@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 
-# A shell starts its background jobs with Ctrl-C ignored, and programs inherit that; the tests of Ctrl-C need it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Before anything imports torch: a second torch process with two threads slows everything many times over.
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
 import pytest
+
+# A shell starts its background jobs with Ctrl-C ignored, and programs inherit that; the tests of Ctrl-C need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
