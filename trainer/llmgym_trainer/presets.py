@@ -23,6 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "max_model_length": 384,
         "max_completion_length": 64,
         "validation_interval": 15,
+        "micro_batch_tokens": 2048,
     },
 }
 
