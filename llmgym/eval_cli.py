@@ -74,7 +74,7 @@ def eval_main(argv: Sequence[str]) -> int:
         resume=options.resume,
     )
     try:
-        report = asyncio.run(evaluation.run())
+        report = asyncio.run(evaluation.prepare().to_the_end())
     except KeyboardInterrupt:
         print("llmgym: interrupted; episodes that had ended are saved, and --resume runs the rest", file=sys.stderr)
         return 130

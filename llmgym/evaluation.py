@@ -131,7 +131,7 @@ def run_and_report(
         resume=resume,
         progress=progress,
     )
-    return run_sync(evaluation.run())
+    return run_sync(evaluation.prepare().to_the_end())
 
 
 @dataclass(frozen=True)
@@ -199,14 +199,18 @@ class Evaluation:
         """Per million prompt and completion tokens."""
         return None if self.price_in is None or self.price_out is None else (self.price_in, self.price_out)
 
-    async def run(self) -> Report:
-        """Run it. Returns and raises what :func:`run_and_report` does; cancelled, it still writes the report."""
+    def prepare(self) -> EvaluationRun:
+        """Check everything else and load the model. What it returns runs in an event loop; this need not.
+
+        Raises:
+            LLMGymError: What :func:`run_and_report` raises before its first request.
+        """
         env_id, make_env = _resolve(self.env)
         tasks = self._load_tasks()
         folder = EvaluationFolder(self.out, resume=self.resume)
         source = self._make_source()
         settings = self._settings(env_id, tasks, source)
-        return await EvaluationRun(self, env_id, make_env, tasks, folder, source, settings).to_the_end()
+        return EvaluationRun(self, env_id, make_env, tasks, folder, source, settings)
 
     def _load_tasks(self) -> list[Task]:
         if self.tasks is not None:

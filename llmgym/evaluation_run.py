@@ -60,7 +60,7 @@ class EvaluationRun:
         self._stopped: str | None = None
 
     async def to_the_end(self) -> Report:
-        """Run what is left, report, and free the source."""
+        """Run what is left, report, and free the source. Once only; cancelled, it still writes the report."""
         try:
             try:
                 await self._run()

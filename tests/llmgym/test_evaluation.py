@@ -316,7 +316,7 @@ def test_an_interrupted_run_writes_its_report_and_closes_its_environments():
 
     async def interrupted():
         evaluation = Evaluation(AddingEnv, TASKS, policy=Hanging, episodes_per_task=1, out="run")
-        running = asyncio.create_task(evaluation.run())
+        running = asyncio.create_task(evaluation.prepare().to_the_end())
         while not Path("run/episodes.jsonl").is_file() or len(keys("run")) < 2:
             await asyncio.sleep(0.01)
         running.cancel()

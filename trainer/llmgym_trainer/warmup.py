@@ -9,7 +9,6 @@ and numbers do harm: they teach the model to look up and to copy vaguely, which 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -26,6 +25,7 @@ from transformers import PreTrainedModel
 from llmgym import Episode, EpisodeLimits, Message, Policy, StopReason, ToolSpec, run_episode
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import ConfigError
+from llmgym.event_loop import run_sync
 from llmgym.messages import copy_message
 from llmgym.registry import expert_policy, find
 from llmgym.rollout import derive_seed
@@ -74,7 +74,7 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
     async def play_all() -> list[Episode]:
         return [await play(wrong) for wrong in flawed]
 
-    return asyncio.run(play_all())
+    return run_sync(play_all())
 
 
 class FlawedReplay(Policy):
@@ -153,7 +153,7 @@ def encode_scripted(episode: Episode, codec: Codec) -> list[Row]:
             history = turn.observation if turn.history_edited else [*history, said, *turn.observation]
         return replace(episode, turns=turns)
 
-    return build_rows(asyncio.run(encode()))
+    return build_rows(run_sync(encode()))
 
 
 def warm_up(
