@@ -81,6 +81,7 @@ def _title(report: Report) -> str:
 def _overview(report: Report) -> list[tuple[str, str]]:
     """Name and value of every figure that is one number."""
     trainable = report.trainable
+    uncounted = f"; {report.turns_without_usage} turns uncounted" if report.turns_without_usage else ""
     rows = [
         ("episodes", f"{report.episodes} of {report.planned}, {len(report.tasks)} tasks"),
         ("mean reward", _estimate(report.reward)),
@@ -94,7 +95,7 @@ def _overview(report: Report) -> list[tuple[str, str]]:
         ("turns an episode", _number(report.turns, ".1f")),
         ("tool calls an episode", _per_episode(report, sum(count.calls for count in report.tools.values()))),
         ("tool errors an episode", _per_episode(report, sum(report.tool_errors.values()))),
-        ("tokens", f"{report.prompt_tokens:,} in, {report.completion_tokens:,} out"),
+        ("tokens", f"{report.prompt_tokens:,} in, {report.completion_tokens:,} out{uncounted}"),
         (
             "seconds an episode",
             f"{_number(report.policy_s, '.2f')} policy, {_number(report.env_s, '.2f')} environment",
