@@ -161,7 +161,7 @@ def test_lost_episodes_changed_environments_and_missing_token_counts_are_warned_
         "1 turns came without a token c",
         "The environment's source file ",
     ]
-    assert "200 in, 20 out; 1 turns uncounted" in made.to_markdown()
+    assert "400 in, 40 out; 1 turns uncounted" in made.to_markdown()
 
 
 def test_a_metric_that_is_not_finite_spoils_no_other():
