@@ -23,7 +23,7 @@ def row(prompt: int, *segments: tuple[int, int], episode: int = 0, advantage: fl
 
 def test_tensors_pad_prompts_left_and_completions_right():
     rows = [row(2, (2, 1), (1, 0), advantage=0.5), row(3, (1, 0), advantage=-2.0)]
-    tensors = to_tensors(rows, LossScale(False, 3, 4.0), pad_token_id=9, device=CPU)
+    tensors = to_tensors(rows, LossScale(False, 3, 4.0), count=2, pad_token_id=9, device=CPU)
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
         "prompt_ids": [[9, 10, 11], [10, 11, 12]],
         "prompt_mask": [[0, 1, 1], [1, 1, 1]],
@@ -38,15 +38,20 @@ def test_tensors_pad_prompts_left_and_completions_right():
 def test_weights_by_length_stand_in_the_tool_mask():
     # The longest episode of the step has 6 trained tokens; this one has 3 in two rows, so each weighs 2.
     rows = [row(1, (2, 1), tokens=3), row(1, (1, 0), tokens=3)]
-    tensors = to_tensors(rows, LossScale(True, 6, 12.0), pad_token_id=9, device=CPU)
+    tensors = to_tensors(rows, LossScale(True, 6, 12.0), count=2, pad_token_id=9, device=CPU)
     assert tensors["tool_mask"].tolist() == [[2, 2, 0], [2, 0, 0]]
 
 
-def test_no_rows_give_one_row_that_trains_nothing():
-    tensors = to_tensors([], LossScale(False, 0, 1.0), pad_token_id=9, device=CPU)
-    assert tensors["prompt_ids"].tolist() == tensors["completion_ids"].tolist() == [[9]]
-    assert tensors["prompt_mask"].tolist() == tensors["completion_mask"].tolist() == [[1]]
-    assert tensors["tool_mask"].sum() == tensors["advantages"].sum() == 0
+def test_rows_of_padding_train_nothing():
+    tensors = to_tensors([row(2, (2, 1))], LossScale(False, 0, 1.0), count=3, pad_token_id=9, device=CPU)
+    assert tensors["prompt_ids"].tolist() == [[10, 11], [9, 9], [9, 9]]
+    assert tensors["prompt_mask"].tolist() == [[1, 1], [0, 1], [0, 1]]
+    assert tensors["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert tensors["tool_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert tensors["advantages"].tolist() == [1, 0, 0]
+    nothing = to_tensors([], LossScale(False, 0, 1.0), count=1, pad_token_id=9, device=CPU)
+    assert nothing["prompt_ids"].tolist() == nothing["completion_ids"].tolist() == [[9]]
+    assert nothing["tool_mask"].tolist() == [[0]]
 
 
 @pytest.mark.parametrize("budget", [1, 20, 50, 1000])
@@ -69,8 +74,10 @@ def test_pack_by_hand():
 
 
 def test_totals_over_processes():
-    parts = [StepTotals(10, 2, 7, 3), StepTotals(4, 1, 4, 1)]
-    assert StepTotals.merge(parts) == StepTotals(14, 3, 7, 3)
+    parts = [StepTotals(10, 2, 7, (2, 5, 1)), StepTotals(4, 1, 4, (3,))]
+    assert StepTotals.merge(parts) == StepTotals(14, 3, 7, (3, 5, 1))
+    assert StepTotals.merge(parts).micro_batches == 3
+    assert StepTotals.merge([StepTotals(0, 0, 0, ())] * 2).micro_batches == 0
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_totals_over_processes():
     [("dapo", 1, 14), ("cispo", 1, 14), ("bnpo", 1, 14), ("grpo", 7 / 2, 3 * 7), ("dr_grpo", 1, 3 * 100)],
 )
 def test_scale_of_each_loss_type(loss_type, weight, denominator):
-    scale = LossScale.of(loss_type, StepTotals(14, 3, 7, 3), 100)
+    scale = LossScale.of(loss_type, StepTotals(14, 3, 7, (3, 5, 1)), 100)
     assert scale.weight(row(1, (1, 0), tokens=2)) == weight
     assert scale.denominator == denominator
 
@@ -135,6 +142,19 @@ def test_gradients_equal_a_plain_loss(model_dir, tmp_path, loss_type, beta):
         trainer._backward(model, rows)
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.grad, expected[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_rows_of_padding_change_no_gradient(model_dir, tmp_path, monkeypatch):
+    trainer = make_trainer(model_dir, tmp_path, loss_type="grpo", beta=0.1, micro_batch_tokens=150)
+    rows = random_rows(trainer.model.config.vocab_size)
+    trainer._backward(trainer.model, rows)
+    expected = trainer.model.lm_head.weight.grad.clone()
+    trainer.model.zero_grad()
+    other = StepTotals(0, 0, 0, (20,) * 17)  # another process that needs more passes with more rows
+    merge = StepTotals.merge
+    monkeypatch.setattr(StepTotals, "merge", lambda parts: merge([*parts, other]))
+    trainer._backward(trainer.model, rows)
+    torch.testing.assert_close(trainer.model.lm_head.weight.grad, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_the_loss_does_not_depend_on_the_order_of_rows(model_dir, tmp_path):

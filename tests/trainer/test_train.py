@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
 from llmgym_trainer.models import load_model
 from llmgym_trainer.runs import read_metrics
 
+HERE = Path(__file__).parent
 NOT_REPEATABLE = ("time/", "val/time", "step_time")
 
 
@@ -176,3 +180,57 @@ def test_the_picture_and_metrics_are_there_after_a_crash(model_dir, tmp_path):
     assert (tmp_path / "a" / "reward.png").is_file()
     records = (tmp_path / "a" / "episodes" / "train-000001.jsonl").read_text().splitlines()
     assert [json.loads(line)["stop_reason"] for line in records] == ["error"] * 16
+
+
+# Two processes.
+
+TWO = """
+import hashlib, os, sys
+sys.path.insert(0, {here!r})
+import torch
+torch.set_num_threads(1)
+from toys import TASKS, LetterEnv, settings
+from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+
+class Env(LetterEnv):
+    # On every second task there is no spread, so the two processes train on different numbers of rows.
+    async def step(self, message):
+        result = await super().step(message)
+        if TASKS.index(self.task) % 2 == 1:
+            result.reward = 0.5
+        return result
+
+    async def reset(self, task):
+        self.task = task
+        return await super().reset(task)
+
+train = MultiTurnGRPOTrainer.train
+
+def train_and_tell(self, *args, **kwargs):
+    train(self, *args, **kwargs)
+    weights = b"".join(p.detach().numpy().tobytes() for p in self.accelerator.unwrap_model(self.model).parameters())
+    with open(f"weights-{{os.environ['RANK']}}", "w") as file:
+        file.write(hashlib.sha256(weights).hexdigest())
+
+MultiTurnGRPOTrainer.train = train_and_tell
+changes = {{"num_steps": 3, "run_name": "a", "micro_batch_tokens": 100, "batch_size": 4, "use_cpu": True}}
+train_multi_turn(GRPOConfig(**settings({model!r}, "runs", **changes)), tasks=TASKS, env_factory=Env, val_tasks=TASKS[:3])
+"""
+
+
+def test_two_processes_train_one_model(model_dir, tmp_path):
+    (tmp_path / "script.py").write_text(TWO.format(here=str(HERE), model=str(model_dir)))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "weights-0").read_text() == (tmp_path / "weights-1").read_text()
+    steps = [line for line in read_metrics(tmp_path / "runs" / "a") if "reward" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert all(line["groups/sampled"] == 4 and line["terminated_ratio"] > 0 for line in steps)
+    assert all(line["sampling/sampling_logp_difference/max"] < 1e-3 for line in steps)
+    for step, line in enumerate(steps):
+        files = [tmp_path / "runs" / "a" / "episodes" / f"train-{step:06d}{rank}.jsonl" for rank in ("", "-rank1")]
+        episodes = [episode for path in files for episode in read_episodes(path)]
+        assert len(episodes) == 16
+        trained = [episode for episode in episodes if episode.provenance["trained"]]
+        assert line["trained_tokens"] == sum(episode.num_sampled_tokens for episode in trained)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -33,13 +34,19 @@ class StepTotals:
         tokens: Trained tokens.
         episodes: Episodes with a trained token.
         longest: Trained tokens of the longest episode.
-        micro_batches: Forward passes of the process that needs most; all run as many.
+        micro_batch_rows: Rows of each forward pass, of the process that needs most. All run as many passes, with as
+            many rows: TRL gathers one number a row.
     """
 
     tokens: int
     episodes: int
     longest: int
-    micro_batches: int
+    micro_batch_rows: tuple[int, ...]
+
+    @property
+    def micro_batches(self) -> int:
+        """Forward passes of each process."""
+        return len(self.micro_batch_rows)
 
     @classmethod
     def merge(cls, parts: Sequence[StepTotals]) -> StepTotals:
@@ -48,7 +55,7 @@ class StepTotals:
             sum(part.tokens for part in parts),
             sum(part.episodes for part in parts),
             max(part.longest for part in parts),
-            max(part.micro_batches for part in parts),
+            tuple(map(max, zip_longest(*(part.micro_batch_rows for part in parts), fillvalue=0))),
         )
 
 
@@ -97,13 +104,14 @@ def pack(rows: Sequence[TrainRow], micro_batch_tokens: int) -> list[list[TrainRo
 
 
 def to_tensors(
-    rows: Sequence[TrainRow], scale: LossScale, *, pad_token_id: int, device: torch.device
+    rows: Sequence[TrainRow], scale: LossScale, *, count: int, pad_token_id: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Build the inputs of TRL's loss: prompts padded left, completions padded right.
 
     Args:
-        rows: The rows of a micro-batch. None at all gives one row of padding that trains nothing.
+        rows: The rows of a micro-batch.
         scale: Token weights.
+        count: Rows B of the tensors, at least ``len(rows)``; the others are padding that trains nothing.
         pad_token_id: What fills the padding.
         device: Where the tensors go.
 
@@ -111,7 +119,6 @@ def to_tensors(
         ``prompt_ids``, ``prompt_mask`` (B, P); ``completion_ids``, ``completion_mask``, ``tool_mask`` (the weight
         of sampled tokens, else 0), ``sampling_per_token_logps`` (B, C); ``advantages`` (B,).
     """
-    count = max(len(rows), 1)
     width_p = max((r.row.prompt_length for r in rows), default=1)
     width_c = max((len(r.row.ids) - r.row.prompt_length for r in rows), default=1)
     prompt_ids = torch.full((count, width_p), pad_token_id)
@@ -129,8 +136,7 @@ def to_tensors(
         tool_mask[i, :length] = torch.tensor(row.mask[split:], dtype=torch.float) * scale.weight(train_row)
         logps[i, :length] = torch.tensor(row.logprobs[split:])
         advantages[i] = train_row.advantage
-    if not rows:
-        prompt_mask[:] = completion_mask[:] = 1
+    prompt_mask[len(rows) :, -1] = completion_mask[len(rows) :, 0] = 1  # a row of nothing has no finite attention
     tensors = {
         "prompt_ids": prompt_ids,
         "prompt_mask": prompt_mask,

@@ -5,7 +5,8 @@ Where this departs from ``trl.GRPOTrainer`` (1.16):
 1. Data. One item of the dataloader is one optimizer step. Tasks come from a :class:`TaskStream`, so that every
    task is used whatever the batch size; TRL's sampler drops the tail of an epoch.
 2. ``training_step`` runs the rollout, builds rows, and runs all micro-batches of the step. Their number follows
-   from the rows and is the same on every process; a process with fewer pads with rows that train nothing.
+   from the rows and is the same on every process, as is their number of rows; a process with fewer pads with rows
+   that train nothing.
 3. Generation. TRL's generation, tool loop, reward functions and advantage code are not used.
 4. Normalisation. Token weights and one denominator over the whole step replace TRL's per-type normalisers, which
    count rows or one micro-batch (see :class:`llmgym_trainer.batches.LossScale`). The token loss is TRL's.
@@ -343,7 +344,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             sum(row.row.num_trained for row in rows),
             len({row.row.episode for row in rows}),
             max((row.episode_tokens for row in rows), default=0),
-            len(batches),
+            tuple(len(batch) for batch in batches),
         )
         totals = StepTotals.merge(gather_object([mine]))
         self._add("trained_tokens", float(totals.tokens))
@@ -355,11 +356,12 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         differences: list[torch.Tensor] = []
         self.loss_type = self._token_loss_type
         self.current_gradient_accumulation_steps = totals.micro_batches  # what TRL divides an entropy bonus by
-        for number in range(totals.micro_batches):
+        for number, count in enumerate(totals.micro_batch_rows):
             self._check_stop(model)
             inputs: dict[str, Any] = to_tensors(
                 batches[number] if number < len(batches) else [],
                 scale,
+                count=count,
                 pad_token_id=self.processing_class.pad_token_id,
                 device=device,
             )
