@@ -206,9 +206,10 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        (Path(output_dir or self.args.output_dir) / STATE_FILE).write_text(
-            json.dumps({"template_hash": self.codec.template_hash})
-        )
+        if self.args.should_save:
+            (Path(output_dir or self.args.output_dir) / STATE_FILE).write_text(
+                json.dumps({"template_hash": self.codec.template_hash})
+            )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         Trainer._save_checkpoint(self, model, trial)
