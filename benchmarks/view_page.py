@@ -129,7 +129,7 @@ def use(browser: Browser, page: Path, out: Path, scheme: str) -> None:
     timed("load", load)
     shot("overview")
     browser.click("#tab-browse")
-    browser.wait("document.querySelector('#detail .turn')")
+    browser.wait("document.querySelector('#detail').dataset.shown === 'episode'")
     shot("episode")
     timed("filter by stop reason", lambda: filter_by("stop", "terminated"))
     timed("order", lambda: filter_by("order", "best first"))
@@ -146,18 +146,20 @@ def use(browser: Browser, page: Path, out: Path, scheme: str) -> None:
     if browser.evaluate("Boolean(document.querySelector('#filter-tokens'))"):
         browser.click("#filter-tokens")
         browser.click(".row")
+        browser.wait("document.querySelector('#detail').dataset.shown === 'episode'")
         browser.click("#detail button", "tokens")
+        browser.wait("document.querySelector('#detail').dataset.shown === 'tokens'")
         for name in ("log-probability", "advantage"):
             browser.click(".shades button", name)
             shot(f"tokens-{name}")
         browser.click("#filter-tokens")
     browser.click(".modes button", "groups")
     browser.click(".row")
-    timed("open a group", lambda: browser.wait("document.querySelector('.columns')"))
+    timed("open a group", lambda: browser.wait("document.querySelector('#detail').dataset.shown === 'group'"))
     shot("group")
     browser.click(".modes button", "tasks")
     browser.click(".row")
-    browser.wait("document.querySelector('.episode-row')")
+    browser.wait("document.querySelector('#detail').dataset.shown === 'task'")
     shot("task")
 
 

@@ -146,9 +146,9 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Wait until an expression is true, and return its value."""
+        """Wait until an expression is true, and return its value: True for an element."""
         deadline = time.monotonic() + _PATIENCE_S
-        while not (value := self.evaluate(expression)):
+        while not (value := self.evaluate(f"((found) => found instanceof Node || found)({expression})")):
             assert time.monotonic() < deadline, f"still not true: {expression}"
             time.sleep(0.05)
         return value

@@ -115,8 +115,8 @@ def collect(source: Source, token_episodes: int, max_chars: int, token_texts: An
             "tool_calls": episode.num_tool_calls,
             "tool_errors": episode.num_tool_errors,
             "sampled_tokens": episode.num_sampled_tokens,
-            "policy_s": round(sum(turn.policy_s for turn in episode.turns), 3),
-            "env_s": round(episode.env_s, 3),
+            "policy_s": round(sum(turn.policy_s for turn in episode.turns), 6),
+            "env_s": round(episode.env_s, 6),
             "answer": _cut(_answer(episode), 120),
             "chunk": chunks.add(_body(episode, shared)),
         }
@@ -212,8 +212,11 @@ def _tokens(source: Source, chosen: set[int], max_chars: int) -> tuple[dict[str,
     packed: dict[str, str] = {}
     used: set[int] = set()
     chars = 0
-    for number, episode in source.episodes() if chosen else ():
-        if number in chosen and chars < max_chars:
+    last = max(chosen, default=-1)
+    for number, episode in source.episodes():
+        if number > last or chars >= max_chars:
+            break
+        if number in chosen:
             turns = [None if turn.tokens is None else _turn_tokens(turn.tokens) for turn in episode.turns]
             for turn in turns:
                 used |= {*turn["context_ids"], *turn["completion_ids"]} if turn else set()
@@ -264,7 +267,7 @@ def _body(episode: Episode, shared: _Table) -> dict[str, Any]:
         "stop_detail": _cut(_string(episode.stop_detail)),
         "close_error": None if episode.close_error is None else _cut(_string(episode.close_error)),
         "seed": str(episode.seed),
-        "reset_s": round(episode.reset_s, 4),
+        "reset_s": round(episode.reset_s, 6),
         "env_id": _cut(_string(episode.env_id), 200),
         "tool_specs": shared.number(_cut(_readable(episode.tool_specs))),
         "limits": shared.number(_readable(vars(episode.limits))),
@@ -283,8 +286,8 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "history_edited": bool(turn.history_edited),
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "completion_tokens": usage.completion_tokens if usage else None,
-        "policy_s": round(turn.policy_s, 4),
-        "env_s": round(turn.env_s, 4),
+        "policy_s": round(turn.policy_s, 6),
+        "env_s": round(turn.env_s, 6),
     }
 
 

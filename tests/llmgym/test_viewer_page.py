@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +32,11 @@ def open_view(browser, run, out, **options):
     write_view(run, out, **options)
     browser.open(out)
     browser.wait(READY)
+
+
+def wait_for(browser, kind):
+    """Wait until what was clicked is shown on the right: an episode, its tokens, a group or a task."""
+    browser.wait(f"document.querySelector('#detail').dataset.shown === {kind!r}")
 
 
 def texts(browser, selector):
@@ -126,20 +132,19 @@ def test_no_text_of_an_episode_runs_or_asks_for_anything(browser, tmp_path, list
     browser.click("#tab-browse")
     for place in range(20):
         browser.evaluate(f"document.querySelectorAll('.row')[{place}].click()")
-        browser.wait(
-            f"document.querySelector('#detail .id').textContent.length && document.querySelectorAll('.row')[{place}].classList.contains('selected')"
-        )
-        browser.wait("document.querySelectorAll('#detail .message').length > 5")
+        start = payloads[place].split("\u202e")[0][:150]  # an id is cut after 200 characters
+        wait_for(browser, "episode")
+        assert browser.evaluate(f"document.querySelector('#detail .id').textContent.startsWith({json.dumps(start)})")
         browser.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        shown = texts(browser, "#detail")[0]
-        assert shown.count(payloads[place].split("\u202e")[0]) >= 12
+        assert texts(browser, "#detail")[0].count(start) >= 12
         browser.click("#detail .tools button", "tokens")
-        browser.wait("document.querySelector('.token')")
+        wait_for(browser, "tokens")
         browser.click("#detail .tools button", "this task")
-        browser.wait("document.querySelector('.episode-row')")
-    for mode in ("groups", "tasks", "episodes"):
+        wait_for(browser, "task")
+    for mode in ("group", "task", "episode"):
         browser.click(".modes button", mode)
-        browser.evaluate("document.querySelector('.row').click()")
+        browser.click(".row")
+        wait_for(browser, mode)
     browser.click("#filter-deep")
     browser.type("#filter-text", "onerror=")
     browser.wait("document.querySelector('.count').textContent.startsWith('2 episodes')")
@@ -178,7 +183,8 @@ def test_a_click_on_a_stop_reason_lists_its_episodes(browser, tmp_path):
     assert texts(browser, ".count") == ["2 episodes of 9 · mean reward 0.5"]
     assert browser.evaluate("document.querySelector('#overview').hidden")
     browser.click(".row")
-    browser.wait("document.querySelector('#detail .badge.stop').textContent === 'max_turns'")
+    wait_for(browser, "episode")
+    assert texts(browser, "#detail .badge.stop") == ["max_turns"]
     assert texts(browser, "#detail .tool-name") == ["lookup"]
     assert texts(browser, "#detail .argument") == ["keyrose"]
     assert texts(browser, "#detail .role-tool .text") == ["48"]
@@ -214,7 +220,7 @@ def test_filters_and_orders(browser, tmp_path):
     choose("reward", "success")  # a reward of 0.9 or more, as the run's settings say
     assert listed() == "4 episodes"
     choose("phase", "validation")
-    assert listed() == "1 episodes"
+    assert listed() == "1 episode"
     choose("reward", "")
     choose("phase", "")
     choose("from", "1")
@@ -224,7 +230,7 @@ def test_filters_and_orders(browser, tmp_path):
     browser.click(".modes button", "groups")
     assert listed() == "2 groups, 4 episodes"
     browser.click(".modes button", "tasks")
-    assert listed() == "1 tasks, 4 episodes"
+    assert listed() == "1 task, 4 episodes"
     assert_quiet(browser)
 
 
@@ -234,8 +240,10 @@ def test_a_group_stands_side_by_side(browser, tmp_path):
     browser.type("#filter-text", "lily")
     browser.wait("document.querySelectorAll('.row').length === 2")
     browser.click(".row")
+    wait_for(browser, "episode")
     browser.click("#detail button", "side by side (2)")
-    browser.wait("document.querySelectorAll('.column').length === 2")
+    wait_for(browser, "group")
+    assert len(texts(browser, ".column")) == 2
     first, second = browser.evaluate(
         "[...document.querySelectorAll('.column')].map((one) => { const box = one.getBoundingClientRect();"
         "return [one.querySelector('.reward').textContent, box.left, box.top]; })"
@@ -251,8 +259,9 @@ def test_tokens_are_coloured_by_mask_logprob_and_advantage(browser, tmp_path):
     browser.click("#filter-tokens")
     browser.wait("document.querySelectorAll('.row').length === 6")  # the three groups that differ
     browser.click(".row")
+    wait_for(browser, "episode")
     browser.click("#detail button", "tokens")
-    browser.wait("document.querySelectorAll('.token').length === 6")
+    wait_for(browser, "tokens")
 
     def look():
         return browser.evaluate(
@@ -292,11 +301,16 @@ def test_a_long_list_keeps_few_rows_in_the_page(browser, tmp_path):
 
 def test_a_conversation_that_was_left_out_says_so(browser, tmp_path):
     file = tmp_path / "e.jsonl"
-    write_episodes(file, [episode("a", answer="here"), episode("b")])
-    open_view(browser, file, tmp_path / "page.html", max_chars=200_000)  # leaves nothing for conversations
+    write_episodes(file, [episode("a", tokens=True), episode("b")])
+    # 200,000 is kept for the page itself: room for the tokens, which come first, and for no conversation.
+    open_view(browser, file, tmp_path / "page.html", max_chars=201_000)
     assert "some conversations left out" in texts(browser, "#about")[0]
     browser.click(".row")
-    browser.wait("document.querySelector('#detail .notice').textContent.startsWith('This conversation was left out')")
+    wait_for(browser, "episode")
+    assert texts(browser, "#detail .notice")[0].startswith("This conversation was left out")
+    browser.click("#detail button", "tokens")
+    wait_for(browser, "tokens")
+    assert len(texts(browser, ".token")) == 6
 
 
 def test_the_page_can_be_dark(tmp_path):

@@ -2,10 +2,14 @@
 
 const CHART = { width: 320, height: 150, left: 38, right: 8, top: 8, bottom: 20 };
 
-function ticks(low, high, wanted) {
+function tickStep(low, high, wanted) {
   const rough = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+}
+
+function ticks(low, high, wanted) {
+  const step = tickStep(low, high, wanted);
   const found = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
   return found;
@@ -45,6 +49,8 @@ function lineChart(title, series) {
   let high = ys.reduce((a, b) => Math.max(a, b));
   if (low >= 0 && low < high * 0.6) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) * 0.1, high + Math.abs(high) * 0.1];
+  const step = tickStep(low, high, 4);
+  [low, high] = [Math.floor(low / step) * step, Math.ceil(high / step - 1e-9) * step];
   const [first, last] = [Math.min(...xs), Math.max(...xs)];
   const { picture, x, y } = frame(low, high, first, last);
   bottomAxis(picture, x, ticks(first, last, 5).filter(Number.isInteger));
@@ -90,7 +96,7 @@ function shareChart(title, rows, kinds) {
       if (!share) continue;
       const width = Math.max(0.5, (x(at + gap) - x(at)) * 0.92);
       const bar = svg("rect", { class: "area " + style, x: x(at) - width / 2, width, y: y(below + share), height: y(below) - y(below + share) });
-      bar.addEventListener("mousemove", (event) => showTip(event, `step ${at}: ${name} ${number(share * 100, 1)} % of ${total}`));
+      bar.addEventListener("mousemove", (event) => showTip(event, `step ${at}: ${name} ${number(share * 100, 1)} % of ${plural(total, "episode")}`));
       bar.addEventListener("mouseleave", hideTip);
       picture.append(bar);
       below += share;
@@ -112,7 +118,7 @@ function histogram(title, values) {
     const to = low + ((high - low) * (place + 1)) / 20;
     if (!size) return;
     const bar = svg("rect", { class: "area c0", x: x(from) + 0.5, width: x(to) - x(from) - 1, y: y(size), height: y(0) - y(size) });
-    bar.addEventListener("mousemove", (event) => showTip(event, `${size} episodes from ${number(from)} to ${number(to)}`));
+    bar.addEventListener("mousemove", (event) => showTip(event, `${plural(size, "episode")} from ${number(from)} to ${number(to)}`));
     bar.addEventListener("mouseleave", hideTip);
     picture.append(bar);
   });

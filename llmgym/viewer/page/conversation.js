@@ -101,8 +101,20 @@ const LEFT_OUT = "This conversation was left out to keep the file small; it is i
 
 let latest = 0; // what was asked for last: an answer that comes late is not shown
 
+function ask() {
+  byId("detail").dataset.shown = "";
+  return ++latest;
+}
+
+function show(name, ...children) {
+  const detail = byId("detail");
+  detail.replaceChildren(...children.filter(Boolean));
+  detail.scrollTop = 0;
+  detail.dataset.shown = name;
+}
+
 async function showEpisode(episode, withTokens) {
-  const mine = ++latest;
+  const mine = ask();
   const body = await loadBody(episode);
   const tokens = col.tokens[episode] ? await unpack("tokens-" + episode) : null;
   if (mine !== latest) return;
@@ -111,16 +123,16 @@ async function showEpisode(episode, withTokens) {
     group.length > 1 ? button(`side by side (${group.length})`, "", () => select("group", col.group[episode])) : null,
     button("this task", "", () => select("task", col.task[episode])),
     tokens ? button(withTokens ? "conversation" : "tokens", "main", () => showEpisode(episode, !withTokens)) : null);
-  byId("detail").replaceChildren(
+  show(
+    withTokens && tokens ? "tokens" : "episode",
     el("div", "head", el("div", "line", rewardBadge(value("reward", episode)), stopBadge(episode), tools), taskHead(task(episode)), figures(episode)),
-    ...(body === null ? [el("p", "notice", LEFT_OUT)] : withTokens && tokens ? [tokenView(episode, tokens)] : conversation(body).filter(Boolean)),
+    ...(withTokens && tokens ? [tokenView(episode, tokens)] : body === null ? [el("p", "notice", LEFT_OUT)] : conversation(body)),
     ...(body === null ? [] : [el("div", "folds",
       Object.keys(body.metrics).length ? fold("metrics", table(["metric", "value"], Object.entries(body.metrics))) : null,
       fold("tools offered", el("pre", "", index.shared[body.tool_specs])),
       fold("limits", el("pre", "", index.shared[body.limits])),
       fold("provenance", el("pre", "", `environment ${body.env_id}\nseed ${body.seed}\nreset ${seconds(body.reset_s)}\n${index.shared[body.provenance]}`)))]),
   );
-  byId("detail").scrollTop = 0;
 }
 
 function groupMembers(episode) {
@@ -130,7 +142,7 @@ function groupMembers(episode) {
 }
 
 async function showGroup(group) {
-  const mine = ++latest;
+  const mine = ask();
   const members = groupMembers(col.group.indexOf(group));
   const bodies = await Promise.all(members.map(loadBody));
   if (mine !== latest) return;
@@ -138,25 +150,26 @@ async function showGroup(group) {
   const rewards = members.map((episode) => value("reward", episode)).filter((one) => typeof one === "number");
   const columns = members.map((episode, place) => el("div", "column",
     el("div", "line", rewardBadge(value("reward", episode)), stopBadge(episode),
-      value("advantage", episode) === null ? null : el("span", "pair", el("span", "name", "advantage"), number(value("advantage", episode))),
       el("div", "tools", button("open", "", () => select("episode", episode)))),
+    el("div", "pairs", el("span", "pair", el("span", "name", "episode"), number(value("episode_index", episode))),
+      value("advantage", episode) === null ? null : el("span", "pair", el("span", "name", "advantage"), number(value("advantage", episode)))),
     bodies[place] === null ? el("p", "notice", LEFT_OUT) : bodies[place].turns.map((turn, at) => turnView(turn, at)),
     bodies[place] && bodies[place].stop_detail ? el("p", "notice", bodies[place].stop_detail) : null));
   const opening = bodies.find(Boolean);
-  byId("detail").replaceChildren(
+  show(
+    "group",
     el("div", "head",
       el("div", "line", badge(`group of ${members.length}`), el("span", "pair", el("span", "name", "mean reward"), number(mean(rewards))),
         value("step", first) === null ? null : el("span", "pair", el("span", "name", "step"), number(value("step", first))),
         el("div", "tools", button("this task", "", () => select("task", col.task[first])))),
       taskHead(task(first))),
-    opening ? el("div", "turn", opening.initial_messages.map((one) => messageView(one))) : "",
+    opening ? el("div", "turn", opening.initial_messages.map((one) => messageView(one))) : null,
     el("div", "columns", columns),
   );
-  byId("detail").scrollTop = 0;
 }
 
 function showTask(place) {
-  ++latest;
+  ask();
   const one = index.tasks[place];
   const members = [];
   for (let episode = 0; episode < count; episode++) if (col.task[episode] === place) members.push(episode);
@@ -172,17 +185,17 @@ function showTask(place) {
   const opened = members.slice(0, 200).map((episode) => {
     const row = button("", "episode-row", () => select("episode", episode));
     row.append(rewardBadge(value("reward", episode)), stopBadge(episode), el("span", "answer", value("answer", episode) || "(no text)"),
-      el("span", "facts", [phase(episode), value("step", episode) === null ? "" : "step " + value("step", episode), `${value("turns", episode)} turns`].filter(Boolean).join(" · ")));
+      el("span", "facts", [phase(episode), value("step", episode) === null ? "" : "step " + value("step", episode), plural(value("turns", episode), "turn")].filter(Boolean).join(" · ")));
     return row;
   });
-  byId("detail").replaceChildren(
+  show(
+    "task",
     el("div", "head", el("div", "line", badge("task"), el("span", "pair", el("span", "name", "episodes"), number(members.length)),
       el("span", "pair", el("span", "name", "mean reward"), number(mean(rewards))),
       el("div", "tools", button("list only this task", "main", () => browse({ task: place, mode: "episodes" })))), taskHead(one)),
     el("div", "turn", el("div", "message role-user", el("div", "role", "prompt"), prose(one.prompt))),
     el("div", "charts", points.length > 1 ? lineChart("mean reward by step", [{ name: "reward", style: "c0", points }]) : null),
     ...opened,
-    members.length > opened.length ? el("p", "notice", `${members.length - opened.length} more: list only this task.`) : "",
+    members.length > opened.length ? el("p", "notice", `${members.length - opened.length} more: list only this task.`) : null,
   );
-  byId("detail").scrollTop = 0;
 }

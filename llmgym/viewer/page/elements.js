@@ -50,6 +50,10 @@ function number(value, digits = 3) {
   return size !== 0 && (size < 0.001 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toFixed(digits)));
 }
 
+function plural(count, noun) {
+  return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function seconds(value) {
   if (typeof value !== "number") return "";
   return value >= 10 ? value.toFixed(0) + " s" : value >= 0.1 ? value.toFixed(1) + " s" : (value * 1000).toFixed(value < 0.01 ? 1 : 0) + " ms";

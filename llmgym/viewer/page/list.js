@@ -7,6 +7,7 @@ const controls = {};
 let items = []; // {kind, id, members}
 let selected = null; // {kind, id}
 let haystacks = null; // lower-case text of each episode for the quick search
+let groupSizes = null;
 let found = null; // episodes whose conversation holds the text searched for
 
 const ORDERS = {
@@ -45,7 +46,10 @@ function passes(episode) {
 
 function refresh() {
   const passing = [];
-  for (let episode = 0; episode < count; episode++) if (passes(episode)) passing.push(episode);
+  // A group of one compares nothing with anything; listed only where there are no others.
+  const grouped = filters.mode === "groups" && groupSizes.some((size) => size > 1);
+  const alone = (episode) => grouped && groupSizes[col.group[episode]] === 1;
+  for (let episode = 0; episode < count; episode++) if (passes(episode) && !alone(episode)) passing.push(episode);
   if (filters.mode === "episodes") {
     items = passing.map((episode) => makeItem("episode", episode, [episode]));
   } else {
@@ -63,7 +67,7 @@ function refresh() {
     items.sort((a, b) => keys.get(a) - keys.get(b));
   }
   const rewards = passing.map((episode) => col.reward[episode]).filter((reward) => typeof reward === "number");
-  controls.count.textContent = `${number(items.length)} ${filters.mode}${filters.mode === "episodes" ? "" : `, ${number(passing.length)} episodes`} of ${number(count)}${rewards.length ? ` · mean reward ${number(mean(rewards))}` : ""}`;
+  controls.count.textContent = `${plural(items.length, filters.mode.slice(0, -1))}${filters.mode === "episodes" ? "" : `, ${plural(passing.length, "episode")}`} of ${number(count)}${rewards.length ? ` · mean reward ${number(mean(rewards))}` : ""}`;
   controls.chip.replaceChildren(...(filters.task === null ? [] : [button(`task ${index.tasks[filters.task].id} ✕`, "chip", () => browse({ task: null }))]));
   byId("list").scrollTop = 0;
   drawRows();
@@ -94,12 +98,12 @@ function rowView(item) {
   if (item.kind === "episode") {
     left = rewardBadge(col.reward[episode]);
     if (stop(episode) !== "terminated") where.push(stop(episode));
-    where.push(`${col.turns[episode]} turns`);
+    where.push(plural(col.turns[episode], "turn"));
     if (col.tokens[episode]) where.push("tokens");
     second = [el("span", "stop-mark stop-" + stop(episode)), el("span", "where", where.join(" · ")), el("span", "answer", value("answer", episode) || "")];
   } else {
     left = badge(number(item.mean, 2), "reward");
-    where.push(`${item.members.length} episodes`);
+    where.push(plural(item.members.length, "episode"));
     const marks = item.members.slice(0, 16).map((one) => el("span", "mark " + rewardBadge(col.reward[one]).classList[2]));
     second = [el("span", "where", where.join(" · ")), el("span", "marks", marks, item.members.length > 16 ? "…" : "")];
   }
@@ -189,6 +193,8 @@ function buildList() {
     const one = index.tasks[place];
     return `${one.id}\n${one.prompt}\n${value("answer", episode) || ""}`.toLowerCase();
   });
+  groupSizes = [];
+  for (const group of col.group) groupSizes[group] = (groupSizes[group] || 0) + 1;
   controls.count = el("div", "count");
   controls.chip = el("span", "");
   controls.mode = el("div", "modes", MODES.map((mode) => button(mode, "", () => browse({ mode }))));
@@ -199,7 +205,7 @@ function buildList() {
       el("label", "check", field("deep", "checkbox", "search in conversations"), "in conversations")),
     el("div", "line",
       choice("stop", ["", ...usedStops], "any stop reason"), choice("reward", ["", "success", "no success"], "any reward"),
-      col.step ? choice("phase", ["", "training", "validation"], "training and validation") : null,
+      col.step ? choice("phase", ["", "training", "validation"], "any phase") : null,
       choice("order", Object.keys(ORDERS), "order")),
     el("div", "line",
       col.step ? [field("from", "number", "from step", "narrow"), field("to", "number", "to step", "narrow")] : null,

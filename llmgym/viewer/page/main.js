@@ -25,7 +25,7 @@ function browse(changed) {
 }
 
 function aboutLine() {
-  const parts = [{ training: "training run", evaluation: "evaluation", episodes: "episodes" }[index.kind], `${number(count)} episodes`];
+  const parts = [{ training: "training run", evaluation: "evaluation", episodes: "episodes" }[index.kind], plural(count, "episode")];
   const whole = [...starts.keys()].every((chunk) => byId("chunk-" + chunk));
   const views = col.tokens.filter(Boolean).length;
   if (views) parts.push(`${number(views)} token by token`);

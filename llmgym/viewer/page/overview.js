@@ -25,7 +25,7 @@ function tiles() {
   const rewards = col.reward.filter((reward, episode) => typeof reward === "number" && stop(episode) !== "error");
   const enough = successReward();
   const shown = [
-    tile("episodes", number(count), `${number(index.tasks.length)} tasks`),
+    tile("episodes", number(count), plural(index.tasks.length, "task")),
     tile("mean reward", number(mean(rewards)), "lost episodes left out"),
     tile("success", number((100 * rewards.filter((reward) => reward >= enough).length) / (rewards.length || 1), 1) + " %", `a reward of ${number(enough)} or more`),
     tile("turns", number(mean(col.turns), 2), "an episode"),
@@ -37,7 +37,7 @@ function tiles() {
     const points = index.metrics.filter((line) => typeof line[name] === "number");
     if (!points.length) continue;
     const [first, last] = [points[0], points[points.length - 1]];
-    shown.push(tile(name.replace("val/", "validation "), number(last[name]), `${number(first[name])} at step ${first.step}, now step ${last.step}`));
+    shown.push(tile(name.replace("val/", "validation "), number(last[name]), `at step ${last.step}; ${number(first[name])} at step ${first.step}`));
   }
   return el("div", "tiles", shown);
 }
@@ -58,7 +58,7 @@ function stopReasons() {
 
 function stopCharts() {
   if (!col.step) return [];
-  return [["in training", true], ["in validation", false]].map(([name, training]) => {
+  return [["training", true], ["validation", false]].map(([name, training]) => {
     const byStep = new Map();
     for (let episode = 0; episode < count; episode++) {
       if (isTraining(episode) !== training || col.step[episode] === null) continue;
@@ -67,7 +67,7 @@ function stopCharts() {
       counts[stop(episode)] = (counts[stop(episode)] || 0) + 1;
     }
     const rows = [...byStep].sort((a, b) => a[0] - b[0]);
-    return rows.length ? shareChart("stop reasons " + name, rows, index.stops.map((reason) => [reason, "stop-" + reason])) : null;
+    return rows.length ? shareChart("stops in " + name, rows, index.stops.map((reason) => [reason, "stop-" + reason])) : null;
   });
 }
 
