@@ -1,12 +1,15 @@
-import sys
-import types
+import json
+import struct
 
 import pytest
+import wandb
+from recorded import episode
+from wandb.proto import wandb_internal_pb2
 
-from llmgym import Episode, StopReason, Task
+from llmgym import Episode, StopReason, Task, Turn
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.reporting import Reporter, check_wandb, step_line
+from llmgym_trainer.reporting import Reporter, check_wandb, conversation_text, step_line, telling_episodes
 from llmgym_trainer.runs import RunFolder
 
 STEP = {
@@ -69,20 +72,92 @@ def test_other_processes_write_their_episodes_only(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_weights_and_biases_gets_the_names_of_metrics_jsonl(tmp_path, monkeypatch):
-    logged, started, finished = [], [], []
-    run = types.SimpleNamespace(log=lambda values, **_: logged.append(values), finish=lambda: finished.append(True))
-    fake = types.SimpleNamespace(init=lambda **settings: started.append(settings) or run)
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    reporter, _ = make(tmp_path, wandb_project="games", run_name="a", learning_rate=1e-3)
-    reporter.validation(0, {"val/success": 0.5})
+def records(run):
+    """The records of an offline run. The file is a LevelDB log: blocks of 32 KiB, each piece with a header of 7 bytes."""
+    (path,) = run.glob("wandb/offline-run-*/run-*.wandb")
+    data, place, whole = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32_768 - place % 32_768 < 7:  # no header fits into the rest of the block
+            place += 32_768 - place % 32_768
+            continue
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # a whole record, or the last piece of one
+            yield wandb_internal_pb2.Record.FromString(whole)
+            whole = b""
+
+
+def logged(run):
+    """What each log call of an offline run held, without the entries that Weights & Biases adds."""
+    for record in records(run):
+        if record.WhichOneof("record_type") == "history":
+            items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            yield {name: value for name, value in items.items() if not name.startswith("_")}
+
+
+def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    reporter, folder = make(tmp_path, wandb_project="games", run_name="a", learning_rate=1e-3)
+    reporter.episodes("val", 0, 0, [episode("fern", answer="lone \ud800")])
+    reporter.validation(0, {"val/success": 0.5, "val/reward": 0.25})
+    reporter.episodes("train", 0, 0, [episode("lily", index, reward=float(index), advantage=0.7) for index in range(2)])
     reporter.step(1, dict(STEP))
-    reporter.close()
-    assert started[0]["project"] == "games"
-    assert started[0]["name"] == "a"
-    assert started[0]["config"]["learning_rate"] == 1e-3
-    assert logged == [{"val/success": 0.5, "step": 0}, {**STEP, "step": 1}]
-    assert finished == [True]
+    reporter.step(2, dict(STEP))  # all of its episodes failed
+    reporter.episodes("train", 2, 0, [episode("rose")])
+    reporter.close()  # as after an exception in step 3
+    wandb.teardown()  # its own process has then written everything
+
+    run = next(record.run for record in records(folder.path) if record.WhichOneof("record_type") == "run")
+    assert (run.project, run.display_name) == ("games", "a")
+    assert {item.key: json.loads(item.value_json) for item in run.config.update}["learning_rate"] == 1e-3
+    calls = list(logged(folder.path))
+    metrics = [{name: value for name, value in call.items() if not name.startswith("conversations/")} for call in calls]
+    assert metrics == [*folder.read_metrics(), {}]
+    assert [call.get("conversations/nrows") for call in calls] == [1, 3, None, 4]
+    assert [len(call.get("conversations/previous_increments_paths", "")) for call in calls] == [0, 1, 0, 2]
+    tables = [json.loads(file.read_text()) for file in folder.path.glob("wandb/offline-run-*/files/media/table/*.json")]
+    rows = sorted([row for table in tables for row in table["data"]], key=lambda row: (row[0], row[3]))
+    text = '[user] What is rose?\n\n[assistant]\n-> lookup {"key": "rose"}\n\n[tool lookup] 48\n\n[assistant] '
+    assert tables[0]["columns"] == [
+        "step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation",
+    ]  # fmt: skip
+    assert rows == [
+        [0, "val", "fern", 0, 0.0, None, "terminated", 2, text + "lone \\ud800"],
+        [1, "train", "lily", 0, 0.0, 0.7, "terminated", 2, text + "48"],
+        [1, "train", "lily", 1, 1.0, 0.7, "terminated", 2, text + "48"],
+        [3, "train", "rose", 0, 0.0, None, "terminated", 2, text + "48"],
+    ]
+
+
+def test_groups_that_differ_come_first_in_the_table():
+    groups = [("a", (0.0, 0.0)), ("b", (0.0, 1.0)), ("c", (1.0,)), ("d", (0.5, 0.0))]
+    made = [episode(task, index, reward=reward) for task, rewards in groups for index, reward in enumerate(rewards)]
+    assert [one.task.id for one in telling_episodes(made, 5)] == ["b", "b", "d", "d", "a"]
+    assert [one.task.id for one in telling_episodes(made, 100)] == ["b", "b", "d", "d", "a", "a", "c"]
+
+
+def test_a_conversation_as_text_keeps_what_was_sampled_and_rewritten():
+    made = episode("a")
+    made.turns[0].message["reasoning_content"] = "Look it up."
+    made.turns[0].observation[0]["name"] = ""
+    made.turns[1] = Turn(raw_text="<tool_call>{", failure="cut by the length limit")
+    made.turns.append(
+        Turn({"role": "assistant", "content": "48"}, [{"role": "user", "content": "Only this."}], history_edited=True)
+    )
+    made.stop_detail = "a budget is spent"
+    assert conversation_text(made).split("\n\n") == [
+        "[user] What is rose?",
+        '[assistant] (reasoning) Look it up.\n-> lookup {"key": "rose"}',
+        "[tool] 48",
+        "[as sampled] <tool_call>{",
+        "(cut by the length limit)",
+        "[assistant] 48",
+        "(the environment rewrote the history; it now reads)",
+        "[user] Only this.",
+        "(a budget is spent)",
+    ]
 
 
 @pytest.fixture

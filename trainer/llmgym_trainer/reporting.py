@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import netrc
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +16,15 @@ from tqdm.auto import tqdm
 
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError
+from llmgym.messages import Message
+from llmgym_trainer.advantages import has_spread
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.runs import RunFolder, plot_run
+
+MAX_CONVERSATIONS = 16
+"""Conversations that a rollout adds to the table in Weights & Biases, at most."""
+
+_COLUMNS = ["step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation"]
 
 
 class Reporter:
@@ -38,12 +46,15 @@ class Reporter:
         self._num_steps = config.num_steps
         self._bar = tqdm(total=config.num_steps, unit="step", disable=not is_main, dynamic_ncols=True)
         self._wandb: Any = None
+        self._has_news = False  # the table of conversations has rows that are not logged yet
         if config.wandb_project is not None and is_main:
             import wandb
 
             self._wandb = wandb.init(
                 project=config.wandb_project, name=config.run_name, dir=str(folder.path), config=config.given
             )
+            # Each log call then carries the new rows alone, and Weights & Biases shows them below the earlier ones.
+            self._conversations = wandb.Table(columns=_COLUMNS, log_mode="INCREMENTAL")
 
     def step(self, step: int, metrics: dict[str, Any]) -> None:
         """Record the metrics of one optimizer step and print its line."""
@@ -69,6 +80,10 @@ class Reporter:
         """Record the episodes of one rollout, one file a step and process."""
         suffix = f"-rank{rank}" if rank else ""
         self._folder.write_episodes(f"{phase}-{step:06d}{suffix}", episodes)
+        if self._wandb is not None:
+            for episode in telling_episodes(episodes):
+                self._conversations.add_data(*conversation_row(phase, step, episode))
+                self._has_news = True
 
     @contextlib.contextmanager
     def rollout(self, count: int) -> Iterator[Callable[[Episode], None]]:
@@ -94,12 +109,16 @@ class Reporter:
         if self._is_main:
             plot_run(self.folder)
         if self._wandb is not None:
+            if self._has_news:  # of a step that failed
+                self._wandb.log({"conversations": self._conversations})
             self._wandb.finish()
 
     def _record(self, step: int, metrics: dict[str, Any]) -> None:
         self._folder.write_metrics(step, metrics)
         if self._wandb is not None:
-            self._wandb.log({**metrics, "step": step})
+            news = {"conversations": self._conversations} if self._has_news else {}
+            self._wandb.log({**metrics, **news, "step": step})
+            self._has_news = False
 
 
 def step_line(step: int, num_steps: int, metrics: dict[str, Any]) -> str:
@@ -112,6 +131,59 @@ def step_line(step: int, num_steps: int, metrics: dict[str, Any]) -> str:
         f"{_number(metrics, 'step_time', '.1f')} s (sampling {_number(metrics, 'time/sampling', '.1f')}, environment "
         f"{_number(metrics, 'time/env', '.1f')}, training {_number(metrics, 'time/training', '.1f')})"
     )
+
+
+def telling_episodes(episodes: Sequence[Episode], limit: int = MAX_CONVERSATIONS) -> list[Episode]:
+    """At most ``limit`` episodes: group by group, those groups first whose rewards differ, else in their order."""
+    groups: dict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        groups[episode.task.id].append(episode)
+    ordered = sorted(groups.values(), key=lambda group: not has_spread([episode.reward for episode in group]))
+    return [episode for group in ordered for episode in group][:limit]
+
+
+def conversation_row(phase: str, step: int, episode: Episode) -> list[Any]:
+    """An episode as a row of the table in Weights & Biases."""
+    return [
+        step + (phase == "train"),  # as in the metrics: those of a training step count it
+        phase,
+        _utf8(episode.task.id),
+        episode.episode_index,
+        episode.reward,
+        episode.provenance.get("advantage"),
+        str(episode.stop_reason),
+        len(episode.turns),
+        _utf8(conversation_text(episode)),
+    ]
+
+
+def conversation_text(episode: Episode) -> str:
+    """The whole conversation as text, a paragraph a message."""
+    parts = [_message_text(message) for message in episode.initial_messages]
+    for turn in episode.turns:
+        parts.append(f"[as sampled] {turn.raw_text}" if turn.message is None else _message_text(turn.message))
+        if turn.failure is not None:
+            parts.append(f"({turn.failure})")
+        if turn.history_edited:
+            parts.append("(the environment rewrote the history; it now reads)")
+        parts += [_message_text(message) for message in turn.observation]
+    if episode.stop_detail:
+        parts.append(f"({episode.stop_detail})")
+    return "\n\n".join(parts)
+
+
+def _message_text(message: Message) -> str:
+    calls = [call["function"] for call in message.get("tool_calls", [])]
+    lines = [f"-> {call['name']} {call['arguments']}" for call in calls]
+    reasoning = message.get("reasoning_content")
+    said = [*([f"(reasoning) {reasoning}"] if reasoning else []), message.get("content", "")]
+    label = f"tool {message.get('name', '')}".rstrip() if message["role"] == "tool" else message["role"]
+    return "\n".join([f"[{label}] {' '.join(said)}".rstrip(), *lines])
+
+
+def _utf8(text: str) -> str:
+    """Text that UTF-8 can hold: a lone surrogate becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def check_wandb(project: str | None) -> None:

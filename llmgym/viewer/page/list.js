@@ -2,7 +2,7 @@
 
 const ROW_HEIGHT = 44;
 const MODES = ["episodes", "groups", "tasks"];
-const filters = { mode: "episodes", text: "", deep: false, stop: "", phase: "", from: "", to: "", reward: "", tokens: false, task: null, order: "recorded" };
+const filters = { mode: "episodes", text: "", deep: false, stop: "", phase: "", from: "", to: "", reward: "", tokens: false, task: null, order: "as recorded" };
 const controls = {};
 let items = []; // {kind, id, members}
 let selected = null; // {kind, id}
@@ -11,7 +11,7 @@ let groupSizes = null;
 let found = null; // episodes whose conversation holds the text searched for
 
 const ORDERS = {
-  recorded: null,
+  "as recorded": null,
   "best first": (item) => -item.mean,
   "worst first": (item) => item.mean,
   "widest spread": (item) => -item.spread,
@@ -206,8 +206,7 @@ function buildList() {
     el("div", "line",
       choice("stop", ["", ...usedStops], "any stop reason"), choice("reward", ["", "success", "no success"], "any reward"),
       col.step ? choice("phase", ["", "training", "validation"], "any phase") : null,
-      choice("order", Object.keys(ORDERS), "order")),
-    el("div", "line",
+      choice("order", Object.keys(ORDERS), "order"),
       col.step ? [field("from", "number", "from step", "narrow"), field("to", "number", "to step", "narrow")] : null,
       col.tokens.includes(1) ? el("label", "check", field("tokens", "checkbox", "with token view"), "with token view") : null, controls.chip),
     controls.count,
