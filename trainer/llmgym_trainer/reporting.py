@@ -24,7 +24,7 @@ from llmgym_trainer.runs import RunFolder, plot_run
 MAX_CONVERSATIONS = 16
 """Conversations that a rollout adds to the table in Weights & Biases, at most."""
 
-_COLUMNS = ["step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation"]
+_COLUMNS = ("step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation")
 
 
 class Reporter:
@@ -54,7 +54,7 @@ class Reporter:
                 project=config.wandb_project, name=config.run_name, dir=str(folder.path), config=config.given
             )
             # Each log call then carries the new rows alone, and Weights & Biases shows them below the earlier ones.
-            self._conversations = wandb.Table(columns=_COLUMNS, log_mode="INCREMENTAL")
+            self._conversations = wandb.Table(columns=[*_COLUMNS], log_mode="INCREMENTAL")
 
     def step(self, step: int, metrics: dict[str, Any]) -> None:
         """Record the metrics of one optimizer step and print its line."""
