@@ -84,3 +84,9 @@ register(
     tasks="llmgym_environments.calculator_math:generate_tasks",
     expert="llmgym_environments.calculator_math:CalculatorMathExpert",
 )
+register(
+    "Mastermind-v0",
+    env="llmgym_environments.mastermind:MastermindEnv",
+    tasks="llmgym_environments.mastermind:generate_tasks",
+    expert="llmgym_environments.mastermind:MastermindExpert",
+)
