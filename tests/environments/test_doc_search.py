@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import random
 import re
 import subprocess
 import sys
@@ -173,6 +174,28 @@ def test_doing_nothing_earns_nothing():
 def test_no_constant_earns_much(level):
     tasks = generate_tasks("train", level=level, count=5000)
     assert Counter(task.target for task in tasks).most_common(1)[0][1] / 5000 < 0.04
+
+
+class RandomReader(Policy):
+    """Searches for the question, opens a page that the result shows, answers with a name, number or trade on it."""
+
+    def __init__(self, rng):
+        self.rng = rng
+
+    async def act(self, messages, tool_specs):
+        last = messages[-1]["content"]
+        if messages[-1]["role"] == "user":
+            return says("", call("search", query=last))
+        if not last.endswith("."):
+            return says("", call("open_page", number=self.rng.choice(re.findall(r"^(\d+) [A-Z]", last, re.MULTILINE))))
+        return self.rng.choice(re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d+|" + "|".join(TRADES), last))
+
+
+@pytest.mark.parametrize(("level", "score"), [(1, 0.05), (2, 0.01), (3, 0.01)])
+def test_reading_at_random_earns_little(level, score):
+    rng = random.Random(0)
+    episodes = episodes_of(generate_tasks("test", level=level, count=500), lambda: RandomReader(rng))
+    assert round(sum(episode.reward for episode in episodes) / 500, 2) == score
 
 
 # Cheating. Each attempt earns nothing, and earns everything from a copy of the environment without the one guard.
