@@ -7,19 +7,7 @@ import sys
 
 import llmgym
 
-HEAVY = (
-    "torch",
-    "transformers",
-    "trl",
-    "datasets",
-    "accelerate",
-    "peft",
-    "matplotlib",
-    "pandas",
-    "wandb",
-    "openai",
-    "bm25s",
-)
+HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "matplotlib", "pandas", "wandb", "openai")
 
 
 def test_import_loads_nothing_heavy():
