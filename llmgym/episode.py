@@ -101,6 +101,13 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+
+    def cost(self, price_in: float, price_out: float) -> float:
+        """What the tokens cost, at prices per million of them."""
+        return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
+
 
 @dataclass
 class Turn:

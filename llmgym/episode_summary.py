@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from llmgym.episode import TOOL_ERROR_PREFIX, Episode, StopReason
+from llmgym.episode import TOOL_ERROR_PREFIX, Episode, StopReason, Usage
 
 _UNKNOWN_TOOL = "(no such tool)"
 _ARGUMENTS = re.compile(r"^the arguments (are not|must be)|(: |; )(missing argument|unknown argument|argument) '")
@@ -35,8 +35,7 @@ class EpisodeSummary:
     turns: int
     tools: dict[str, ToolCount]
     tool_errors: Counter[str]
-    prompt_tokens: int
-    completion_tokens: int
+    usage: Usage
     turns_without_usage: int
     policy_s: float
     env_s: float
@@ -47,10 +46,6 @@ class EpisodeSummary:
     def lost(self) -> bool:
         """Whether the episode failed, so that it says nothing about the policy."""
         return self.stop_reason is StopReason.ERROR
-
-    def cost(self, price_in: float, price_out: float) -> float:
-        """What its tokens cost, at prices per million of them."""
-        return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
 
 def summarize(episode: Episode) -> EpisodeSummary:
@@ -66,8 +61,7 @@ def summarize(episode: Episode) -> EpisodeSummary:
         turns=len(episode.turns),
         tools=tools,
         tool_errors=errors,
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages if usage is not None),
-        completion_tokens=sum(usage.completion_tokens for usage in usages if usage is not None),
+        usage=sum((usage for usage in usages if usage is not None), Usage(0, 0)),
         turns_without_usage=sum(usage is None for usage in usages),
         policy_s=sum(turn.policy_s for turn in episode.turns),
         env_s=episode.env_s,

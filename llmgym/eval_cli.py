@@ -25,7 +25,7 @@ examples:
   llmgym eval --compare runs/baseline runs/trained
 
 The key of an endpoint is read from the environment variable OPENAI_API_KEY. Exit status: 0; 1 when the evaluation ended
-early; 2 when it was refused; 130 after Ctrl-C.
+early or every episode failed; 2 when it was refused; 130 after Ctrl-C.
 """
 
 
@@ -80,7 +80,7 @@ def eval_main(argv: Sequence[str]) -> int:
         return 130
     report.print()
     print(f"folder: {report.folder} (episodes.jsonl, report.json, report.md)", file=sys.stderr)
-    return 0 if report.stopped is None else 1
+    return 0 if report.stopped is None and report.lost < report.episodes else 1
 
 
 def export_main(argv: Sequence[str]) -> int:

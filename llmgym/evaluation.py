@@ -185,6 +185,8 @@ class Evaluation:
             raise ConfigError(
                 "max_cost needs the prices of a million tokens, price_in and price_out (--price-in, --price-out)"
             )
+        if self.max_cost is not None and self.policy == "expert":
+            raise ConfigError("max_cost is for a model; the expert costs nothing")
         if (self.policy is None) == (self.model is None):
             raise ConfigError("give a policy (such as 'expert') or a model, and not both")
         if self.base_url is not None and self.model is None:

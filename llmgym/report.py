@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from llmgym.episode import StopReason
+from llmgym.episode import StopReason, Usage
 from llmgym.episode_summary import EpisodeSummary, ToolCount
 from llmgym.errors import ConfigError
 from llmgym.estimates import Estimate, cluster_estimate, has_spread, pass_at_k, pass_hat_k
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 REPORT_FILE = "report.json"
 
 _GO_SHARE = 0.1
+_NOTHING = Usage(0, 0)
 
 
 @dataclass
@@ -116,8 +117,9 @@ class Report:
         tools: Calls and errors by tool.
         tool_errors: Errors that tools reported, by type.
         failures: The most frequent reasons of ERROR, PARSE_FAILURE and TIMEOUT.
-        prompt_tokens: Of all episodes, lost ones too: each turn's whole prompt.
-        completion_tokens: Of all episodes, lost ones too.
+        prompt_tokens: Of everything that was asked, so of lost and of abandoned episodes too: each turn's whole prompt.
+        completion_tokens: Of everything that was asked.
+        abandoned: Tokens of episodes that were cut short by a lost endpoint, Ctrl-C or a kill, and so have no record.
         turns_without_usage: Turns whose tokens nobody reported.
         policy_s: Mean seconds in the policy.
         env_s: Mean seconds in the environment.
@@ -148,6 +150,7 @@ class Report:
     failures: list[Failure]
     prompt_tokens: int
     completion_tokens: int
+    abandoned: Usage
     turns_without_usage: int
     policy_s: float | None
     env_s: float | None
@@ -208,6 +211,7 @@ def build_report(
     settings: dict[str, Any],
     folder: str = "",
     planned: int,
+    abandoned: Usage = _NOTHING,
     success_reward: float = 1.0,
     prices: tuple[float, float] | None = None,
     stopped: str | None = None,
@@ -228,6 +232,7 @@ def build_report(
     good = [summary for summary in every if not summary.lost]
     counted = [[summary.reward for summary in group if not summary.lost] for group in by_task.values()]
     success = [[float(reward >= success_reward) for reward in rewards] for rewards in counted]
+    usage = sum((summary.usage for summary in every), abandoned)
     report = Report(
         env_id=env_id,
         policy=policy,
@@ -252,12 +257,13 @@ def build_report(
         tools=_sum_tools(good),
         tool_errors=dict(sum((s.tool_errors for s in good), Counter()).most_common()),
         failures=_failures(every),
-        prompt_tokens=sum(s.prompt_tokens for s in every),
-        completion_tokens=sum(s.completion_tokens for s in every),
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        abandoned=abandoned,
         turns_without_usage=sum(s.turns_without_usage for s in every),
         policy_s=_mean([s.policy_s for s in good]),
         env_s=_mean([s.env_s for s in good]),
-        cost=sum(s.cost(*prices) for s in every) if prices is not None else None,
+        cost=usage.cost(*prices) if prices is not None else None,
         metrics=_mean_metrics(good),
         tasks=[_task_row(id, prompts[id], group, success_reward) for id, group in by_task.items() if group],
     )

@@ -81,7 +81,14 @@ def _title(report: Report) -> str:
 def _overview(report: Report) -> list[tuple[str, str]]:
     """Name and value of every figure that is one number."""
     trainable = report.trainable
-    uncounted = f"; {report.turns_without_usage} turns uncounted" if report.turns_without_usage else ""
+    tokens = f"{report.prompt_tokens:,} in, {report.completion_tokens:,} out"
+    if report.abandoned.prompt_tokens:
+        tokens += (
+            f"; {report.abandoned.prompt_tokens:,} and {report.abandoned.completion_tokens:,} of them in episodes that "
+            "were cut short"
+        )
+    if report.turns_without_usage:
+        tokens += f"; {report.turns_without_usage} turns uncounted"
     rows = [
         ("episodes", f"{report.episodes} of {report.planned}, {len(report.tasks)} tasks"),
         ("mean reward", _estimate(report.reward)),
@@ -95,7 +102,7 @@ def _overview(report: Report) -> list[tuple[str, str]]:
         ("turns an episode", _number(report.turns, ".1f")),
         ("tool calls an episode", _per_episode(report, sum(count.calls for count in report.tools.values()))),
         ("tool errors an episode", _per_episode(report, sum(report.tool_errors.values()))),
-        ("tokens", f"{report.prompt_tokens:,} in, {report.completion_tokens:,} out{uncounted}"),
+        ("tokens", tokens),
         (
             "seconds an episode",
             f"{_number(report.policy_s, '.2f')} policy, {_number(report.env_s, '.2f')} environment",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,7 +20,7 @@ from adding_env import ENV_ID, AddingEnv
 from servers import DROP, FaultServer, call, completion, error
 
 import llmgym
-from llmgym import Policy, ScriptedPolicy, StopReason, Task, load_report, read_episodes, run_and_report
+from llmgym import Policy, ScriptedPolicy, StopReason, Task, Usage, load_report, read_episodes, run_and_report
 from llmgym.errors import ConfigError, EndpointLostError, TaskError, UnknownEnvironmentError
 from llmgym.evaluation import Evaluation
 from llmgym.hosted import HostedSource, Retries
@@ -73,7 +75,8 @@ def test_a_policy_in_a_class_of_environments():
     assert (report.reward.mean, report.env_id, report.policy) == (1 / 3, "adding_env:AddingEnv", "AnswerTwo")
     assert report.stopped is None
     assert keys("run") == Counter({(task.id, index): 1 for task in TASKS for index in range(2)})
-    assert sorted(os.listdir("run")) == ["episodes.jsonl", "report.json", "report.md", "settings.json"]
+    files = [".lock", "episodes.jsonl", "report.json", "report.md", "settings.json", "tokens.jsonl"]
+    assert sorted(os.listdir("run")) == files
     assert load_report("run") == report
     assert Path("run/report.md").read_text() == report.to_markdown()
 
@@ -169,6 +172,61 @@ def test_a_failing_environment_is_counted_and_the_run_goes_on():
     report = evaluate(env=make, out="run2")
     assert (report.lost, report.reward.mean, report.reward_lost_as_0.mean) == (2, 0.5, pytest.approx(1 / 3))
     assert "making the environment raised OSError: no room" in report.failures[0].detail
+
+
+class Broken(AddingEnv):
+    """Fails at some tasks."""
+
+    bad: frozenset[str] = frozenset()
+
+    async def setup(self):
+        if self.task.id in self.bad:
+            raise OSError("no room")
+        await super().setup()
+
+
+def test_an_environment_that_only_fails_ends_the_run_early():
+    many = [Task(f"What is {number} + 1?", str(number + 1), id=f"sum-{number}") for number in range(50)]
+
+    class Dead(Broken):
+        bad = frozenset(task.id for task in many)
+
+    report = evaluate(env=Dead, tasks=many, episodes_per_task=4, concurrency=1)
+    assert (report.episodes, report.lost) == (10, 10)  # ten in a row, of tasks 0 to 2
+    assert report.stopped == (
+        "the last 10 episodes, of 3 tasks, all failed, and the last one because: reset raised OSError: no room. Mend "
+        "that and start anew in another folder; --resume runs the rest only"
+    )
+    assert report.warnings[0].startswith("Not complete, 10 of 200 episodes: the last 10 episodes")
+    assert len(keys("run")) == 10
+
+    Dead.bad = frozenset()
+    report = evaluate(env=Dead, tasks=many, episodes_per_task=4, resume=True)
+    assert (report.episodes, report.lost, report.stopped) == (200, 10, None)
+
+
+def test_one_bad_task_ends_no_run():
+    class OneBad(Broken):
+        bad = frozenset({"sum-0"})
+
+    report = evaluate(env=OneBad, episodes_per_task=20, concurrency=1)
+    assert (report.episodes, report.lost, report.stopped) == (60, 20, None)
+
+
+def test_with_few_tasks_all_of_them_must_fail():
+    class Dead(Broken):
+        bad = frozenset({"sum-0", "sum-1"})
+
+    report = evaluate(env=Dead, tasks=TASKS[:2], episodes_per_task=10, concurrency=1)
+    assert (report.episodes, report.lost) == (11, 11)  # the eleventh is the first of the second task
+
+
+def test_a_run_that_fails_to_its_very_end_is_complete():
+    class Dead(Broken):
+        bad = frozenset(task.id for task in TASKS)
+
+    report = evaluate(env=Dead, episodes_per_task=4, concurrency=12)
+    assert (report.episodes, report.lost, report.stopped) == (12, 12, None)
 
 
 def test_it_works_where_an_event_loop_runs():
@@ -297,6 +355,101 @@ def test_until_an_episode_has_cost_something_one_runs_at_a_time():
     assert most == 1
 
 
+class SpendThenFail:
+    """Answers each first request with a tool call of 10 tokens, and each second one as told."""
+
+    def __init__(self, second):
+        self.second = second
+
+    def __call__(self, body):
+        if len(body["messages"]) == 2:
+            return completion(tool_calls=[call("add", '{"a": 1, "b": 1}')], usage=(7, 3))
+        return self.second
+
+
+def test_tokens_of_failed_and_of_abandoned_episodes_are_paid_for():
+    answer = SpendThenFail(error(400, "odd"))
+    prices = {"price_in": 1e6, "price_out": 1e6}
+    with FaultServer(answer) as server:
+
+        def part(**settings):
+            return evaluate(HostedSource("m", server.url, retries=QUICK), concurrency=1, **prices, **settings)
+
+        # Each episode costs 10 and fails: 30 is spent after three, and a fourth would make it 40.
+        report = part(max_cost=35)
+        assert (report.episodes, report.lost, report.cost, report.abandoned) == (3, 3, 30.0, Usage(0, 0))
+        assert report.stopped == "30.0000 is spent, and one more episode may exceed max_cost=35"
+
+        # The fourth spends 10 and is cut short by the loss, so it has no record; the 10 count here and from now on.
+        answer.second = error(401, "no such key")
+        report = part(max_cost=45, resume=True)
+        assert (report.episodes, report.cost, report.abandoned) == (3, 40.0, Usage(7, 3))
+        assert "28 in, 12 out; 7 and 3 of them in episodes that were cut short" in report.to_markdown()
+        assert load_report("run") == report
+        asked = len(server.bodies)
+        report = part(max_cost=45, resume=True)
+        assert (report.cost, len(server.bodies)) == (40.0, asked)
+        assert report.stopped == "40.0000 is spent, and one more episode may exceed max_cost=45"
+
+        answer.second = completion("2", usage=(7, 3))
+        report = part(max_cost=100, resume=True)
+        assert (report.episodes, report.cost, report.abandoned) == (6, 10 * 3 + 10 + 3 * 20, Usage(7, 3))
+
+
+def test_what_is_spent_before_the_first_episode_ends_counts_in_a_resumed_run():
+    answer = SpendThenFail(error(401, "no such key"))
+    with FaultServer(answer) as server:
+
+        def part(**settings):
+            source = HostedSource("m", server.url, retries=QUICK)
+            return evaluate(source, concurrency=1, price_in=1e6, price_out=1e6, **settings)
+
+        for resume in (False, True):
+            with pytest.raises(EndpointLostError, match="no such key"):
+                part(resume=resume)
+        with pytest.raises(ConfigError, match=r"no episode was run: 20\.0000 is spent"):
+            part(resume=True, max_cost=15)
+        answer.second = completion("2", usage=(7, 3))
+        assert part(resume=True).cost == 20 + 6 * 20
+        shutil.rmtree("run")
+        assert part().cost == 6 * 20
+
+
+def test_a_kill_forgets_no_cost(tmp_path):
+    (tmp_path / "my_env.py").write_text(
+        "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"
+    )
+    llmgym.save_tasks([Task("one"), Task("two")], tmp_path / "tasks.jsonl")
+    release = threading.Event()
+
+    def answer(body):
+        if len(body["messages"]) == 1:
+            return completion(tool_calls=[call("none")], usage=(7, 3))
+        release.wait(60)
+        return completion("done", usage=(70, 30))
+
+    with FaultServer(answer) as server:
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, server.url, "new"])
+        while len(server.bodies) < 6:  # three episodes wait for their second answer
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        with Path("run/tokens.jsonl").open("ab") as file:  # as if the kill had come in the middle of a line
+            file.write(b'{"task_id": "one", "prompt_tok')
+        release.set()
+        done = subprocess.run([sys.executable, "-c", SCRIPT, server.url, "resume"], capture_output=True, check=True)
+    assert done.stdout == b"8\n"
+    report = load_report("run")
+    assert report.abandoned == Usage(21, 9)
+    assert (report.prompt_tokens, report.completion_tokens) == (8 * 77 + 21, 8 * 33 + 9)
+
+
+def test_an_expert_needs_no_limit_of_cost():
+    with pytest.raises(ConfigError, match="max_cost is for a model; the expert costs nothing"):
+        run_and_report("ToolUseGame-v0", policy="expert", price_in=1.0, price_out=1.0, max_cost=5.0, out="run")
+
+
 def test_without_token_counts_no_cost_can_be_kept():
     with FaultServer(completion("2", usage=None)) as server:
         settings = {"price_in": 1.0, "price_out": 1.0, "max_cost": 5.0}
@@ -400,7 +553,64 @@ def test_resume_takes_the_same_settings_only(settings, named):
     assert Path("run/episodes.jsonl").read_bytes() == before
 
 
+# -- two processes in one folder ----------------------------------------------
+
+
+def test_a_folder_in_use_is_refused_and_a_dead_process_does_not_block_it(tmp_path):
+    (tmp_path / "my_env.py").write_text(
+        "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"
+    )
+    tasks = [Task(f"task {number}") for number in range(3)]
+    llmgym.save_tasks(tasks, tmp_path / "tasks.jsonl")
+    release = threading.Event()
+
+    def answer(body):
+        if len(server.bodies) > 2:
+            release.wait(60)
+        return completion("done", usage=(7, 3))
+
+    with FaultServer(answer) as server:
+        first = subprocess.Popen([sys.executable, "-c", SCRIPT, server.url, "new"])
+        try:
+            while len(server.bodies) < 5:  # two have been answered, three wait
+                assert first.poll() is None
+                time.sleep(0.01)
+            before = len(server.bodies)
+            settings = {"tasks": tasks, "policy": None, "model": "m", "base_url": server.url, "episodes_per_task": 4}
+            for resume in (True, False):
+                with pytest.raises(ConfigError, match="an evaluation in 'run' is running; wait until it has ended"):
+                    evaluate(env="my_env.py:MyEnv", resume=resume, **settings)
+            assert len(server.bodies) == before
+        finally:
+            first.kill()
+            first.wait()
+        release.set()
+        report = evaluate(env="my_env.py:MyEnv", resume=True, **settings)
+    assert (report.episodes, set(keys("run").values())) == (12, {1})
+
+
+def test_a_folder_that_another_has_filled_meanwhile_is_refused():
+    late = Evaluation(AddingEnv, TASKS, policy=AnswerTwo, out="run").prepare()
+    evaluate()
+    before = Path("run/episodes.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="holds an evaluation already"):
+        asyncio.run(late.to_the_end())
+    assert Path("run/episodes.jsonl").read_bytes() == before
+
+
 # -- refused before it costs anything -----------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_is_refused():
+    Path("run/.lock").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="cannot write into 'run'"):
+        evaluate()
+
+
+def test_a_folder_that_cannot_be_made_is_refused():
+    Path("file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot make the folder 'file/run'"):
+        evaluate(out="file/run")
 
 
 def test_another_run_is_not_written_into():
