@@ -85,6 +85,12 @@ register(
     expert="llmgym_environments.calculator_math:CalculatorMathExpert",
 )
 register(
+    "DocSearch-v0",
+    env="llmgym_environments.doc_search:DocSearchEnv",
+    tasks="llmgym_environments.doc_search:generate_tasks",
+    expert="llmgym_environments.doc_search:DocSearchExpert",
+)
+register(
     "Mastermind-v0",
     env="llmgym_environments.mastermind:MastermindEnv",
     tasks="llmgym_environments.mastermind:generate_tasks",

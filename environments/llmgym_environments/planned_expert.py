@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from typing import Any
 
 from llmgym import Message, Policy, Task, ToolSpec
 
-Call = tuple[str, dict[str, str]]
+Call = tuple[str, dict[str, Any]]
 """Name and arguments of a tool call."""
 
 
 class PlannedExpert(Policy):
-    """Makes one planned call a turn and answers with the bare result of the last one."""
+    """Makes one planned call a turn, then answers."""
 
     @abstractmethod
     def plan(self, task: Task) -> list[Call]:
-        """The calls that solve ``task``; the result of the last is the answer."""
+        """The calls that solve ``task``."""
+
+    def answer(self, task: Task, result: str) -> str:
+        """The final message: the bare ``result`` of the last call, unless a subclass says otherwise."""
+        return result
 
     async def start(self, task: Task) -> None:
         """Plan the episode."""
-        self._plan = self.plan(task)
+        self._task, self._plan = task, self.plan(task)
 
     async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
         """The call of this turn, or the answer."""
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn >= len(self._plan):
-            return {"role": "assistant", "content": messages[-1]["content"]}
+            return {"role": "assistant", "content": self.answer(self._task, messages[-1]["content"])}
         name, arguments = self._plan[turn]
         return {
             "role": "assistant",

@@ -1,4 +1,4 @@
-"""CalculatorMath-v0 as a policy meets it, and what both environments' pages must hold."""
+"""CalculatorMath-v0 as a policy meets it, and what every environment's page must hold."""
 
 import asyncio
 import hashlib
@@ -13,6 +13,7 @@ import llmgym
 from llmgym import StopReason, Task
 from llmgym.errors import TaskError
 from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
+from llmgym_environments.doc_search import DocSearchEnv
 from llmgym_environments.tool_use_game import ToolUseGameEnv
 
 
@@ -119,7 +120,7 @@ def test_options_of_the_tasks():
         generate_tasks(level=9)
 
 
-@pytest.mark.parametrize("env", [ToolUseGameEnv, CalculatorMathEnv])
+@pytest.mark.parametrize("env", [CalculatorMathEnv, DocSearchEnv, ToolUseGameEnv])
 def test_the_page_has_the_sections_of_gymnasium_in_order(env):
     assert re.findall(r"^ *## (.+)$", env.__doc__, flags=re.MULTILINE) == [
         "Description",

@@ -33,7 +33,9 @@ def answer(text):
     return [{"role": "assistant", "content": text}]
 
 
-@pytest.mark.parametrize("env_id", [ENV_ID, "ToolUseGame-v0", "CalculatorMath-v0", "Mastermind-v0", "SqlAnalyst-v0"])
+@pytest.mark.parametrize(
+    "env_id", [ENV_ID, "ToolUseGame-v0", "CalculatorMath-v0", "DocSearch-v0", "Mastermind-v0", "SqlAnalyst-v0"]
+)
 def test_check_env_without_a_warning(env_id, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

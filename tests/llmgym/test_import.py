@@ -7,7 +7,19 @@ import sys
 
 import llmgym
 
-HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "matplotlib", "pandas", "wandb", "openai")
+HEAVY = (
+    "torch",
+    "transformers",
+    "trl",
+    "datasets",
+    "accelerate",
+    "peft",
+    "matplotlib",
+    "pandas",
+    "wandb",
+    "openai",
+    "bm25s",
+)
 
 
 def test_import_loads_nothing_heavy():

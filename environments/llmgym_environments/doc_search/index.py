@@ -1,0 +1,42 @@
+"""The search index of an encyclopedia, ranked by BM25. Knows pages and queries; knows no episode."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from llmgym_environments.doc_search.encyclopedia import encyclopedia
+
+
+class Index:
+    """Ranks the pages of one encyclopedia by ``bm25s`` (Lucene's BM25; English stop words do not count).
+
+    It is never changed after it is made, so that any number of episodes may use it at once.
+    """
+
+    def __init__(self, number: int) -> None:
+        import bm25s  # here, so that listing the environment and its tasks need not wait for it
+
+        pages = encyclopedia(number).pages
+        self._tokenize = functools.partial(bm25s.tokenize, return_ids=False, show_progress=False)
+        self._numbers = list(pages)
+        self._ranker = bm25s.BM25()
+        self._ranker.index(
+            self._tokenize([f"{page.title} {page.text}" for page in pages.values()]), show_progress=False
+        )
+
+    def search(self, query: str) -> list[int]:
+        """The numbers of all pages that share a word with ``query``, the best first; ties in the order of numbers."""
+        tokens = self._tokenize([query])[0]
+        if not tokens:
+            return []
+        scores = self._ranker.get_scores(tokens)
+        order = np.argsort(-scores, kind="stable")
+        return [self._numbers[place] for place in order if scores[place] > 0]
+
+
+@functools.cache
+def index_of(number: int) -> Index:
+    """The index of the encyclopedia with a number, built once a process and shared by all episodes."""
+    return Index(number)
