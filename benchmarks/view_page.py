@@ -4,8 +4,7 @@
 
 Episodes are of the size that a language model of some billion parameters makes: six turns, results of some hundred
 words of a vocabulary drawn at random (which compresses worse than prose), and 2,000 tokens. With ``--run FOLDER`` it
-takes those of a run instead. Screenshots, light and dark, are written beside the page. Needs the Debian package
-chromium.
+takes those of a run instead. Needs the Debian package chromium.
 """
 
 from __future__ import annotations
@@ -99,21 +98,17 @@ def main() -> None:
     start = time.perf_counter()
     view = write_view(run, options.out / "page.html")
     print(f"written in {time.perf_counter() - start:.1f} s: {view}")
-    for scheme in ("light", "dark"):
-        with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), dark=scheme == "dark") as browser:
-            use(browser, view.path, options.out, scheme)
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
+        use(browser, view.path)
 
 
-def use(browser: Browser, page: Path, out: Path, scheme: str) -> None:
-    """Load the page, click through it, and take the times and the pictures."""
-
-    def shot(name: str) -> None:
-        browser.screenshot(out / f"{name}-{scheme}.png")
+def use(browser: Browser, page: Path) -> None:
+    """Load the page, click through it, and take the times."""
 
     def timed(name: str, action: Callable[[], Any]) -> None:
         start = time.perf_counter()
         action()
-        print(f"{scheme}, {name}: {time.perf_counter() - start:.2f} s")
+        print(f"{name}: {time.perf_counter() - start:.2f} s")
 
     def filter_by(name: str, value: str) -> None:
         """Set a filter; returns when the page has drawn the list."""
@@ -127,10 +122,8 @@ def use(browser: Browser, page: Path, out: Path, scheme: str) -> None:
         browser.wait("document.documentElement.dataset.ready")
 
     timed("load", load)
-    shot("overview")
     browser.click("#tab-browse")
     browser.wait("document.querySelector('#detail').dataset.shown === 'episode'")
-    shot("episode")
     timed("filter by stop reason", lambda: filter_by("stop", "terminated"))
     timed("order", lambda: filter_by("order", "best first"))
     filter_by("stop", "")
@@ -143,24 +136,13 @@ def use(browser: Browser, page: Path, out: Path, scheme: str) -> None:
     timed("search in all conversations", search)
     load()
     browser.click("#tab-browse")
-    if browser.evaluate("Boolean(document.querySelector('#filter-tokens'))"):
-        browser.click("#filter-tokens")
+
+    def open_group() -> None:
+        browser.click(".modes button", "groups")
         browser.click(".row")
-        browser.wait("document.querySelector('#detail').dataset.shown === 'episode'")
-        browser.click("#detail button", "tokens")
-        browser.wait("document.querySelector('#detail').dataset.shown === 'tokens'")
-        for name in ("log-probability", "advantage"):
-            browser.click(".shades button", name)
-            shot(f"tokens-{name}")
-        browser.click("#filter-tokens")
-    browser.click(".modes button", "groups")
-    browser.click(".row")
-    timed("open a group", lambda: browser.wait("document.querySelector('#detail').dataset.shown === 'group'"))
-    shot("group")
-    browser.click(".modes button", "tasks")
-    browser.click(".row")
-    browser.wait("document.querySelector('#detail').dataset.shown === 'task'")
-    shot("task")
+        browser.wait("document.querySelector('#detail').dataset.shown === 'group'")
+
+    timed("list groups and open one", open_group)
 
 
 if __name__ == "__main__":

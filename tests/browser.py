@@ -171,9 +171,9 @@ class Browser:
         self.click(selector)
         self.call("Input.insertText", text=text)
 
-    def screenshot(self, path: Path) -> None:
-        """Write what the window shows as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def screenshot(self) -> bytes:
+        """What the window shows, as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def reported(self, method: str) -> list[dict[str, Any]]:
         """Parameters of the events of this name since the page was opened."""

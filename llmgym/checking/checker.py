@@ -138,7 +138,8 @@ class Checker:
     def _check(self, subject: Subject) -> None:
         lab = self._lab
         steps: dict[str, Callable[[Subject], str]] = {
-            "hostile-actions": self._check_hostile_actions,
+            "hostile-actions": lambda subject: self._send(conduct.check_hostile_actions, subject, "actions"),
+            "hostile-results": lambda subject: self._send(conduct.check_hostile_results, subject, "results"),
             "history": conduct.check_history,
             "tool-dispatch": conduct.check_tool_dispatch,
             "reproducible": runs.check_reproducible,
@@ -169,11 +170,12 @@ class Checker:
         if not subject.specs:
             self._skipped["tool-specs"] = "it offers no tools"
 
-    def _check_hostile_actions(self, subject: Subject) -> str:
-        self._hostile_actions, stopped = conduct.check_hostile_actions(subject, self._say)
+    def _send(self, check: Callable[..., tuple[int, str]], subject: Subject, what: str) -> str:
+        count, stopped = check(subject, self._say)
+        self._hostile_actions += count
         if stopped:
             raise Skip(stopped)
-        return f"{self._hostile_actions} actions"
+        return f"{count} {what}"
 
     def _played_tasks(self) -> list[Task]:
         if self._tasks is None and self._entry.tasks is None:

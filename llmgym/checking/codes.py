@@ -159,6 +159,19 @@ CHECKS: tuple[Check, ...] = (
         ),
     ),
     Check(
+        "hostile-results",
+        "no text a tool could return makes step raise",
+        (
+            _error(
+                "hostile-result-raises",
+                "step raised on a text that a tool could return",
+                "Results quote what the policy or the world wrote. Such an episode is dropped as an error, and a policy "
+                "that can bring it about escapes its low reward.",
+                "Pass the text of a result on as it is; do not encode, parse or format it outside of a try block.",
+            ),
+        ),
+    ),
+    Check(
         "tool-results",
         "every call of a message is answered, in order, with its id",
         (

@@ -25,6 +25,8 @@ BUDGET_TIMEOUTS = 10
 """A check of many calls stops after so many times the timeout of one call."""
 LEAK_EPISODES = 8
 SETTLE_S = 2.0
+NO_TOOL_ENV = "only the tools of a ToolEnv can be looked into"
+OWN_DISPATCH = "it dispatches calls in a way of its own, not through ToolEnv"
 
 
 def check_episode(subject: Subject) -> str:
@@ -42,11 +44,30 @@ def check_episode(subject: Subject) -> str:
 
 
 def check_hostile_actions(subject: Subject, progress: Callable[[str], None]) -> tuple[int, str]:
-    """Send every hostile action, many to an episode; return how many, and say so. Never raises ``Skip``."""
+    """Send every hostile action; return how many, and why no more of them."""
+    actions = hostile_actions(subject.specs, subject.lab.seed)
+    return _send_all(subject, actions, "hostile-action-raises", progress, _QuotingTool())
+
+
+def check_hostile_results(subject: Subject, progress: Callable[[str], None]) -> tuple[int, str]:
+    """Put a tool that returns hostile texts into a ToolEnv, and call it; return how often, and why not more often."""
+    with subject.lab.session(subject.tasks[0]) as session:
+        if not isinstance(_begin(session), ToolEnv):
+            raise Skip(NO_TOOL_ENV)
+    tool = _QuotingTool()
+    count, stopped = _send_all(subject, list(_quoted_in_results()), "hostile-result-raises", progress, tool)
+    if not tool.called:
+        raise Skip(OWN_DISPATCH)
+    return count, stopped
+
+
+def _send_all(
+    subject: Subject, actions: list[HostileAction], code: str, progress: Callable[[str], None], tool: _QuotingTool
+) -> tuple[int, str]:
+    """Send actions, many to an episode, whose ``ToolEnv`` has ``tool`` too; return how many, and why no more."""
     lab = subject.lab
-    actions = [*hostile_actions(subject.specs, lab.seed), *_quoted_in_results()]
     end = time.monotonic() + BUDGET_TIMEOUTS * lab.timeout_s
-    count, session, stopped = 0, None, ""
+    count, session, stopped, lost = 0, None, "", lab.lost_calls
     for action in actions:
         if session is None or session.ended or not session.usable or session.steps >= STEPS_PER_EPISODE:
             if session is not None:
@@ -55,13 +76,11 @@ def check_hostile_actions(subject: Subject, progress: Callable[[str], None]) -> 
             if not session.reset():
                 stopped = "no episode begins any more"
                 break
-            _equip(session, lab.timeout_s)
-        if action.name.startswith(_QuotingTool.name) and not isinstance(session.env, ToolEnv):
-            break
-        session.step(action.message, sent=action.name, raises="hostile-action-raises")
+            _equip(session, tool, lab.timeout_s)
+        session.step(action.message, sent=action.name, raises=code)
         count += 1
-        progress(f"hostile actions: {count} of {len(actions)}")
-        if lab.lost_calls:
+        progress(f"{code.removesuffix('-raises')}s: {count} of {len(actions)}")
+        if lab.lost_calls > lost:
             stopped = "a call did not come back"
             break
         if time.monotonic() > end:
@@ -105,7 +124,7 @@ def check_tool_dispatch(subject: Subject) -> str:
     with subject.lab.session(subject.tasks[0]) as session:
         env = _begin(session)
         if not isinstance(env, ToolEnv):
-            raise Skip("only the tools of a ToolEnv can be looked into")
+            raise Skip(NO_TOOL_ENV)
         given_s = env.tool_timeout_s
         if given_s is None:
             subject.lab.findings.add(
@@ -123,7 +142,7 @@ def check_tool_dispatch(subject: Subject) -> str:
             timeout_s=min(subject.lab.timeout_s, 5.0),
         )
         if not hanging.called:
-            raise Skip("it dispatches calls in a way of its own, not through ToolEnv")
+            raise Skip(OWN_DISPATCH)
         env.tool_timeout_s = given_s
         if session.usable and not session.ended:
             session.step(call_message(call_of(slow.name, "{}")), sent="a synchronous tool that takes 0.6 s")
@@ -213,12 +232,11 @@ def _scribbled(messages: Any) -> Iterator[None]:
             messages[:] = kept_list
 
 
-def _equip(session: Session, timeout_s: float) -> None:
+def _equip(session: Session, tool: _QuotingTool, timeout_s: float) -> None:
     """Give a ToolEnv the quoting tool, and do not wait long for its tools that hang."""
     env = session.env
     if isinstance(env, ToolEnv):
-        quoting = _QuotingTool()
-        env._tools |= {quoting.name: quoting}
+        env._tools |= {tool.name: tool}
         if env.tool_timeout_s is not None:
             env.tool_timeout_s = min(env.tool_timeout_s, timeout_s / 4)
 
@@ -253,6 +271,8 @@ class _QuotingTool:
 
     def __init__(self) -> None:
         self.parameters_schema: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
+        self.called = False
 
     async def execute(self, arguments: str) -> ToolResult:
+        self.called = True
         return ToolResult(json.loads(arguments)["text"])

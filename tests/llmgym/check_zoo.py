@@ -182,8 +182,16 @@ class AsciiOnly(RightPlain):
 class FragileResults(Right):
     async def _run(self, call: Any) -> ToolResult:
         result = await super()._run(call)
-        result.content.encode()
+        if not result.content.startswith("tool_error:"):
+            result.content.encode()
         return result
+
+
+class OwnTools(Right):
+    """Right, and not to be looked into: its tools are no ToolEnv's."""
+
+    async def _run(self, call: Any) -> ToolResult:
+        return ToolResult("3")
 
 
 class KeyedByName(RightPlain):

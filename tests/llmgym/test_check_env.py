@@ -31,7 +31,7 @@ ZOO = [
     ("tool-spec-unstable", zoo.GrowingTools),
     ("hostile-action-raises", zoo.StrictJson),
     ("hostile-action-raises", zoo.AsciiOnly),
-    ("hostile-action-raises", zoo.FragileResults),
+    ("hostile-result-raises", zoo.FragileResults),
     ("calls-unanswered", zoo.KeyedByName),
     ("calls-unanswered", zoo.WrongOrder),
     ("history-aliased", zoo.OwnList),
@@ -91,7 +91,14 @@ def test_a_right_environment_raises_nothing(environment):
     assert report.ok
     assert report.hostile_actions > 200
     not_checked = {name for name, status in statuses(report).items() if status is Status.NOT_CHECKED}
-    assert not_checked == (set() if environment is zoo.Right else {"tool-dispatch"})
+    assert not_checked == (set() if environment is zoo.Right else {"tool-dispatch", "hostile-results"})
+
+
+def test_tools_that_are_not_called_through_toolenv_are_not_checked():
+    report = check(zoo.OwnTools)
+    assert report.findings == []
+    not_checked = {name for name, status in statuses(report).items() if status is Status.NOT_CHECKED}
+    assert not_checked == {"tool-dispatch", "hostile-results", "other-process", "expert"}
 
 
 @pytest.mark.parametrize("id", SHIPPED)
@@ -216,6 +223,7 @@ def test_a_gymnasium_environment_without_tasks_is_played_with_seeds():
     assert report.findings == []
     assert statuses(report)["tasks"] is Status.NOT_CHECKED
     assert statuses(report)["tool-dispatch"] is Status.NOT_CHECKED
+    assert statuses(report)["hostile-results"] is Status.NOT_CHECKED
     assert statuses(report)["tool-specs"] is Status.NOT_CHECKED
     assert statuses(report)["other-process"] is Status.PASSED
 

@@ -1,0 +1,121 @@
+"""What docs/ shows is run here: the guide from an empty file to a trained environment, and the format of the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import llmgym
+from llmgym import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage, cli
+from llmgym.records import FORMAT_VERSION
+
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "writing-an-environment.md").read_text(encoding="utf-8")
+RECORDS = (DOCS / "records.md").read_text(encoding="utf-8")
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+*WAREHOUSE, GUESS = blocks(GUIDE, "python")
+COMMANDS = [line for block in blocks(GUIDE, "bash") for line in block.splitlines()]
+BREAKS = re.findall(r"^```diff\n(.*?)^```\n(.*?)(?=\n```|\nEach finding)", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def changed(source, diff):
+    """The file after the change that a diff block shows."""
+    for part in diff.split("@@\n"):
+        lines = part.splitlines(keepends=True)
+        old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
+        new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with the file that the guide writes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_env.py").write_text("\n\n".join(WAREHOUSE))
+    return tmp_path
+
+
+def check(reference, capsys):
+    status = cli.main(["check", reference, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_the_commands_of_the_guide_work(folder, monkeypatch, capsys):
+    lines = iter(["/weigh", "lamp", "not a number"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    assert [line.split()[1] for line in COMMANDS] == ["check", "play", "eval", "view"]
+    printed = []
+    for line in COMMANDS:
+        assert cli.main(line.split()[1:]) == 0, line
+        printed.append(capsys.readouterr().out)
+    said = blocks(GUIDE, "text")[0].strip()
+    assert said == "0 errors, 0 warnings"
+    assert said in printed[0]
+    assert not re.search("failed|warning |not checked", printed[0])
+    assert "[weigh] " in printed[1]
+    assert json.loads((folder / "runs/expert/report.json").read_text())["success"]["mean"] == 1.0
+    assert (folder / "runs/expert/view.html").is_file()
+    (block,) = blocks(RECORDS, "python")
+    exec(block, {})  # reads and replays what was played
+    assert capsys.readouterr().out.endswith("terminated 0.0 2\n[]\n")
+
+
+def test_splits_of_the_guide_are_apart_and_all_there(folder):
+    splits = [llmgym.tasks("my_env.py:Warehouse-v0", split) for split in ("train", "val", "test")]
+    assert sum(map(len, splits)) == 5 * 12 * 11 / 2
+    assert all(splits)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_each_change_of_the_guide_is_found(place, folder, capsys):
+    diff, about = BREAKS[place]
+    (folder / "broken_env.py").write_text(changed((folder / "my_env.py").read_text(), diff))
+    status, report = check("broken_env.py:Warehouse-v0", capsys)
+    assert status == 1
+    assert [finding["code"] for finding in report["findings"]] == re.findall(r"`([a-z]+-[a-z-]+)`", about)
+
+
+def test_every_change_of_the_guide_is_tested():
+    assert len(BREAKS) == len(blocks(GUIDE, "diff")) == 3
+
+
+def test_the_environment_without_toolenv_is_right(folder, capsys):
+    (folder / "guess_env.py").write_text(GUESS)
+    status, report = check("guess_env.py:Guess-v0", capsys)
+    assert status == 0
+    assert report["findings"] == []
+    not_checked = {one["name"] for one in report["checks"] if one["status"] == "not checked"}
+    assert not_checked == {"tool-specs", "hostile-results", "tool-dispatch", "expert"}
+
+
+def section(title):
+    return re.search(rf"^### {title}\n(.*?)(?=^##|\Z)", RECORDS, re.MULTILINE | re.DOTALL)[1]
+
+
+def named(text):
+    return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"),
+    [("Turn", Turn), ("Tokens", TurnTokens), ("Usage", Usage), ("Limits", EpisodeLimits)],
+)
+def test_the_page_names_every_field_of_a_record(title, kind):
+    assert named(section(title)) == [field.name for field in dataclasses.fields(kind)]
+
+
+def test_the_page_names_every_field_of_an_episode_and_every_stop_reason():
+    fields = [field.name for field in dataclasses.fields(Episode)]
+    assert named(section("Episode")) == [*fields, *StopReason]
+    assert f"`format_version`, which is {FORMAT_VERSION}," in section("Episode")
