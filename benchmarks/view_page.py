@@ -95,9 +95,9 @@ def main() -> None:
     run = Path(options.run) if options.run else options.out / "episodes.jsonl"
     if not options.run and not run.exists():
         write_episodes(run, episodes(options.episodes))
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     view = write_view(run, options.out / "page.html")
-    print(f"written in {time.perf_counter() - start:.1f} s: {view}")
+    print(f"written in {time.perf_counter() - start:.1f} s ({time.process_time() - cpu:.1f} s of CPU): {view}")
     with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
         use(browser, view.path)
 

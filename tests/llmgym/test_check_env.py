@@ -105,7 +105,7 @@ def test_tools_that_are_not_called_through_toolenv_are_not_checked():
 def test_what_ships_raises_nothing(id):
     report = llmgym.check_env(id)
     assert report.findings == []
-    without_tools = {"tool-specs", "tool-dispatch"} if id == "Mastermind-v0" else set()
+    without_tools = {"tool-specs", "hostile-results", "tool-dispatch"} if id == "Mastermind-v0" else set()
     assert {name for name, status in statuses(report).items() if status is not Status.PASSED} == without_tools
 
 
