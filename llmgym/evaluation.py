@@ -256,7 +256,8 @@ class Evaluation:
                 f'a local model needs the trainer ({error}): pip install "llmgym[train]"; for a model behind an '
                 "endpoint give its base_url (--base-url)"
             ) from error
-        return LocalSource(self.model, temperature=self.temperature, chat_template=self.chat_template)
+        env_id = self.env if isinstance(self.env, str) else ""
+        return LocalSource(self.model, temperature=self.temperature, chat_template=self.chat_template, env_id=env_id)
 
     def _settings(self, env_id: str, tasks: Sequence[Task], source: PolicySource) -> dict[str, Any]:
         """All that decides what an episode is, as JSON values; a resumed evaluation must have the same."""

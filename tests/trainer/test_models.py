@@ -83,3 +83,14 @@ def test_an_adapter_is_merged_into_its_base_model(model_dir, tmp_path):
         )
         plain, _ = load_model(str(model_dir), dtype=torch.float32)
         assert (merged(input_ids=ids).logits - plain(input_ids=ids).logits).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("name", "builder"), [("tiny", "tiny.tiny_model"), ("smollm2", "smollm2.smollm2_model")])
+def test_a_built_in_model_is_warmed_up_on_the_environment_it_is_for(monkeypatch, name, builder):
+    def build(seed, *, recipe):
+        return f"{seed}-{recipe.env_id if recipe else 'default'}"
+
+    monkeypatch.setattr(f"llmgym_trainer.{builder}", build)
+    assert resolve_model(name, 3, "CalculatorMath-v0") == "3-CalculatorMath-v0"
+    for without_expert in ("", "no such environment", "tests/no_file.py:Env", "toys:LetterEnv"):
+        assert resolve_model(name, 3, without_expert) == "3-default"

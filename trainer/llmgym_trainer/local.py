@@ -31,18 +31,25 @@ class LocalSource(PolicySource):
             checkpoint, any other model directory, or a hub name. An adapter is merged into its base model.
         temperature: Sampling temperature; 0 takes the most likely token.
         chat_template: Name or file of a template that replaces the tokenizer's own.
-        seed: Seed of the warm-up of a built-in model that is not cached yet.
+        seed: Seed of a built-in model's warm-up.
+        env_id: What a built-in model is warmed up on, see :func:`llmgym_trainer.models.resolve_model`.
 
     Raises:
         ConfigError: There is no such model, or its chat template cannot express tool use.
     """
 
     def __init__(
-        self, model: str, *, temperature: float = 1.0, chat_template: str | None = None, seed: int = 42
+        self,
+        model: str,
+        *,
+        temperature: float = 1.0,
+        chat_template: str | None = None,
+        seed: int = 42,
+        env_id: str = "",
     ) -> None:
         self.name = model
         self._temperature = temperature
-        path = Path(resolve_model(model, seed))
+        path = Path(resolve_model(model, seed, env_id))
         on_gpu = torch.cuda.is_available()
         loaded, tokenizer = load_model(
             str(path), dtype=torch.bfloat16 if on_gpu else torch.float32, chat_template=chat_template

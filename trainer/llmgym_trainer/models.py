@@ -10,35 +10,46 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from llmgym.errors import ConfigError
+from llmgym.errors import ConfigError, UnknownEnvironmentError
+from llmgym.registry import find
 from llmgym_trainer.codec import Codec, load_chat_template
 
 STATE_FILE = "llmgym.json"
 """Stands in each checkpoint and holds the hash of the chat template it was trained with."""
 
 
-def resolve_model(name: str, seed: int) -> str:
+def resolve_model(name: str, seed: int, env_id: str = "") -> str:
     """Turn what a user may write for a model into a directory or hub name.
 
     Args:
         name: ``"tiny"`` or ``"smollm2"`` (built and warmed up here when not cached yet), a run folder (its last
             checkpoint), a directory, or a hub name.
         seed: Seed of a built-in model's warm-up.
+        env_id: The environment whose scripted expert a built-in model learns from. One without an expert, or none,
+            stands for ToolUseGame-v0.
     """
-    if name == "tiny":
-        from llmgym_trainer.tiny import tiny_model
+    if name in ("tiny", "smollm2"):
+        has_expert = _has_expert(env_id)
+        if name == "tiny":
+            from llmgym_trainer.tiny import TinyRecipe, tiny_model
 
-        return str(tiny_model(seed))
-    if name == "smollm2":
-        from llmgym_trainer.smollm2 import smollm2_model
+            return str(tiny_model(seed, recipe=TinyRecipe(env_id=env_id) if has_expert else None))
+        from llmgym_trainer.smollm2 import SmolLM2Recipe, smollm2_model
 
-        return str(smollm2_model(seed))
+        return str(smollm2_model(seed, recipe=SmolLM2Recipe(env_id=env_id) if has_expert else None))
     path = Path(name)
     if (path / "metrics.jsonl").is_file() or (path / "config.yaml").is_file():
         return str(last_checkpoint(path))
     if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"there is no model directory {name!r}")
     return name
+
+
+def _has_expert(env_id: str) -> bool:
+    try:
+        return find(env_id).expert is not None
+    except UnknownEnvironmentError:
+        return False
 
 
 def last_checkpoint(run: Path) -> Path:

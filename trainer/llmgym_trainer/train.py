@@ -60,7 +60,8 @@ def train_multi_turn(
         env_factory: Builds a fresh environment for one episode of a task, or an :class:`llmgym.Env` subclass.
         val_tasks: Held-out tasks, one episode each at step 0, every ``validation_interval`` steps and at the end.
         peft_config: Trains an adapter, such as ``peft.LoraConfig(...)``, instead of all weights.
-        env_id: Recorded in the episodes; None takes the environment's class.
+        env_id: Recorded in the episodes, and what a built-in model is warmed up on. Empty: the environment's class is
+            recorded.
 
     Returns:
         Where everything is.
@@ -85,7 +86,7 @@ def train_multi_turn(
         if state.is_main_process:
             config.to_yaml(folder.path / "config.yaml")
         with state.main_process_first():
-            path = resolve_model(config.model, config.seed)
+            path = resolve_model(config.model, config.seed, env_id)
         dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
         model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
     except BaseException:
