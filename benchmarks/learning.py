@@ -1,11 +1,12 @@
-"""Measures the claim of the README: the tiny policy learns ToolUseGame-v0, and does not learn from shuffled rewards.
+"""Measures the claim of the README: a built-in policy learns ToolUseGame-v0, and does not learn from shuffled rewards.
 
 For each seed: warm the policy up from nothing (empty cache), score it on 200 level-1 test tasks at temperature 1,
-train it with the settings of ``llmgym train ToolUseGame-v0``, and score it again. The control is the same run with the
-rewards shuffled within their groups. Each run is a process of its own, so that its peak memory is its own.
+train it with the settings of ``llmgym train``, and score it again. The control is the same run with the rewards shuffled
+within their groups. Each run is a process of its own, so that its peak memory is its own.
 
     python benchmarks/learning.py --out docs/learning            # three seeds and three controls
     python benchmarks/learning.py --out docs/learning --plot     # draw the picture again from the figures
+    python benchmarks/learning.py --out somewhere --env Mastermind-v0 --no-control
 
 Writes ``<out>/results.json`` and ``<out>/learning.png``. Run it with nothing else on the machine.
 """
@@ -26,7 +27,7 @@ from typing import Any
 from unittest import mock
 
 
-def run_one(seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) -> dict[str, Any]:
+def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """Warm up, score, train, score; returns the figures of one run."""
     import torch
 
@@ -52,11 +53,11 @@ def run_one(seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) ->
             return groups
 
     began = time.perf_counter()
-    path = resolve_model(model, seed)
+    path = resolve_model(model, seed, env_id)
     warmed = time.perf_counter()
     settings = {**preset(model), "seed": seed, **overrides}
     config = GRPOConfig(**{**settings, "model": path, "runs_dir": tempfile.mkdtemp()})
-    entry = find("ToolUseGame-v0")
+    entry = find(env_id)
     with mock.patch("llmgym_trainer.train.MultiTurnGRPOTrainer", ShuffledRewards if shuffled else MultiTurnGRPOTrainer):
         result = train_multi_turn(
             config,
@@ -69,6 +70,7 @@ def run_one(seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) ->
     ended = time.perf_counter()
     lines = read_metrics(result.run_dir)
     return {
+        "env": env_id,
         "seed": seed,
         "shuffled": shuffled,
         "model": model,
@@ -79,6 +81,7 @@ def run_one(seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) ->
         "threads": torch.get_num_threads(),
         "llmgym": llmgym.__version__,
         "validation": [(line["step"], line["val/success"]) for line in lines if "val/success" in line],
+        "validation_reward": [(line["step"], line["val/reward"]) for line in lines if "val/reward" in line],
         "reward": [(line["step"], line["reward"]) for line in lines if "reward" in line],
         "step_s": [(line["step"], line["step_time"]) for line in lines if "step_time" in line],
         "max_logp_difference": [
@@ -108,13 +111,14 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     axes.legend(loc="center right")
-    axes.set_title(f"ToolUseGame-v0, level 1, --model {results[0]['model']}, one line a seed")
+    axes.set_title(f"{results[0]['env']}, level 1, --model {results[0]['model']}, one line a seed")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--env", default="ToolUseGame-v0", help="a registered id with an expert and levels")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--no-control", action="store_true")
@@ -129,7 +133,7 @@ def main() -> None:
 
         seed, shuffled = map(int, args.one.split(","))
         overrides = parse_settings(dict(item.split("=", 1) for item in args.set), source="--set")
-        json.dump(run_one(seed, bool(shuffled), args.model, overrides), args.out.open("w"))
+        json.dump(run_one(args.env, seed, bool(shuffled), args.model, overrides), args.out.open("w"))
         return
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "results.json"
@@ -139,7 +143,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:  # empty at first; a control reuses its seed's warmed-up policy
             for seed, shuffled in runs:
                 part = Path(cache) / "part.json"
-                command = [sys.executable, __file__, "--out", str(part), "--model", args.model]
+                command = [sys.executable, __file__, "--out", str(part), "--env", args.env, "--model", args.model]
                 command += ["--one", f"{seed},{shuffled}", *(f"--set={item}" for item in args.set)]
                 subprocess.run(command, check=True, env={**os.environ, "LLMGYM_CACHE": cache})
                 results.append(json.loads(part.read_text()))
