@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -79,7 +80,11 @@ def _train(arguments: list[str]) -> int:
 
 def _list() -> int:
     for id in llmgym.registered_ids():
-        print("\n".join(_describe(find(id))))
+        try:
+            lines = _describe(find(id))
+        except Exception as error:  # noqa: BLE001 - one broken environment must not hide the others
+            lines = [f"cannot be shown: {type(error).__name__}: {error}"]
+        print("\n  ".join([id, *lines]))
     return 0
 
 
@@ -89,8 +94,9 @@ def _describe(entry: EnvEntry) -> list[str]:
         with contextlib.suppress(TaskError):  # not every environment has tasks, or every split
             by_split[split] = entry.load_tasks(split)
     environment = entry.make_env(next(iter(by_split.get("train", [])), Task("")))
-    page = inspect.cleandoc(type(environment).__doc__ or "").splitlines()
-    about = next((line for line in page if line and not line.startswith("#")), "no docstring")
+    page = inspect.cleandoc(type(environment).__doc__ or "no docstring")
+    text = re.sub(r"^#.*\n+", "", page, flags=re.MULTILINE)
+    about = re.split(r"(?<=[.!?])\s|\n\n", text, maxsplit=1)[0].replace("\n", " ")
     tools = ", ".join(spec["function"]["name"] for spec in environment.tool_specs)
     sizes = ", ".join(f"{split} {len(tasks)}" for split, tasks in by_split.items())
-    return [entry.id, f"  {about}", f"  tools: {tools or 'none'}", f"  tasks: {sizes or 'none'}"]
+    return [about, f"tools: {tools or 'none'}", f"tasks: {sizes or 'none'}"]

@@ -47,7 +47,7 @@ class EnvEntry:
         """Return the tasks of a split. Raises :class:`TaskError` when there are none, or no such split."""
         source = _load(self.tasks)
         if source is None:
-            raise TaskError(f"{self.id} was registered without tasks; give your own, such as --tasks tasks.jsonl")
+            raise TaskError(f"{self.id} has no tasks of its own; give some, such as --tasks tasks.jsonl")
         if callable(source):
             if split not in SPLITS:
                 raise TaskError(

@@ -180,9 +180,7 @@ class Checker:
     def _played_tasks(self) -> list[Task]:
         if self._tasks is None and self._entry.tasks is None:
             if not _is_gymnasium(self._entry):
-                raise TaskError(
-                    f"{self._entry.id} was registered without tasks; give your own, such as --tasks tasks.jsonl"
-                )
+                raise TaskError(f"{self._entry.id} has no tasks of its own; give some, such as --tasks tasks.jsonl")
             self._skipped["tasks"] = "it has none; seeds stand in for them"
             return [Task("", metadata={"seed": number}, id=f"seed-{number}") for number in range(self._episodes)]
         found, self._done["tasks"] = check_tasks(self._lab, self._tasks, self._split, self._task_options)

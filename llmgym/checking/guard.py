@@ -1,6 +1,6 @@
 """Runs a check in a process of its own, so that an environment that ends or freezes its process is a finding too.
 
-The child writes one JSON object a line: a sign of life each second, each call before it is made, the report so far at
+The child writes one JSON object a line: that it has started, a sign of life each second, each call before it is made, the report so far at
 the start of each check, and the last report. A thread gives the signs of life: they stop when something holds the
 interpreter.
 """
@@ -33,6 +33,8 @@ from llmgym.errors import LLMGymError
 ALIVE_S = 1.0
 SILENCE_S = 20.0
 """A child that gives no sign of life for so long is frozen."""
+START_S = 300.0
+"""How long Python and llmgym may take to start in the child, on a busy machine."""
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.checking.guard import serve; "
     "serve(json.loads(sys.argv[2]))"
@@ -60,8 +62,9 @@ def check_guarded(options: Mapping[str, Any], progress: Callable[[str], None]) -
         lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
         sent, report = "the import of the environment", None
+        line = _next(lines, START_S)
         try:
-            while line := _next(lines):
+            while line:
                 told = json.loads(line)
                 if "refused" in told:
                     raise getattr(errors, told["kind"])(told["refused"])
@@ -75,6 +78,7 @@ def check_guarded(options: Mapping[str, Any], progress: Callable[[str], None]) -
                 sent = told.get("sent", sent)
                 if "say" in told:
                     progress(told["say"])
+                line = _next(lines, SILENCE_S)
             got = _last_words(child, frozen=line is None, traces=traces)
         finally:
             child.kill()
@@ -105,6 +109,7 @@ def serve(options: dict[str, Any]) -> None:
     def say(text: str) -> None:
         tell(say=text, report=checker.report().to_json())
 
+    tell(started=True)
     threading.Thread(target=live, daemon=True).start()
     try:
         checker = Checker(**options, expert=None, progress=say, on_call=lambda sent: tell(sent=sent))
@@ -124,10 +129,10 @@ def _pump(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     lines.put(b"")
 
 
-def _next(lines: queue.SimpleQueue[bytes]) -> bytes | None:
+def _next(lines: queue.SimpleQueue[bytes], timeout_s: float) -> bytes | None:
     """The next line; empty when the child is gone, None when it is silent."""
     try:
-        return lines.get(timeout=SILENCE_S)
+        return lines.get(timeout=timeout_s)
     except queue.Empty:
         return None
 

@@ -10,7 +10,7 @@ import pytest
 
 import llmgym
 from llmgym import cli
-from llmgym.checking import CODES, guard
+from llmgym.checking import CODES, CheckReport, guard
 
 ZOO_FILE = Path(zoo.__file__)
 
@@ -82,7 +82,7 @@ def test_task_options_reach_the_tasks(capsys):
     ("arguments", "said"),
     [
         (["Nope-v0"], "unknown environment 'Nope-v0'"),
-        ([f"{ZOO_FILE}:Right"], "give your own, such as --tasks"),
+        ([f"{ZOO_FILE}:Right"], "has no tasks of its own; give some, such as --tasks"),
         (["CalculatorMath-v0", "--task-option", "level"], "NAME=VALUE"),
         (["CalculatorMath-v0", "--episodes", "0"], "must be positive"),
     ],
@@ -113,6 +113,25 @@ def test_an_environment_that_freezes_the_process_is_a_finding(tasks, capsys, mon
     assert [finding["code"] for finding in report["findings"]] == ["kills-process"]
     assert "no sign of life for 5 s" in report["findings"][0]["got"]
     assert "check_zoo.py" in report["findings"][0]["got"]
+
+
+def test_a_slow_start_is_no_frozen_process(tasks, capsys, monkeypatch):
+    lines = [{"started": True}, {"report": CheckReport("Slow-v0").to_json(), "end": True}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    monkeypatch.setattr(guard, "SILENCE_S", 1.0)
+    monkeypatch.setattr(guard, "_CHILD", f"import time; time.sleep(2); print({text!r}, end='')")
+    assert run("Right", tasks, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["env_id"] == "Slow-v0"
+
+
+@pytest.mark.parametrize("text", ["def broken(:", "import no_such_package", "raise ValueError('no licence')"])
+def test_a_file_that_cannot_be_imported_is_refused_with_its_place(text, tmp_path, capsys):
+    (tmp_path / "broken_file.py").write_text(text)
+    assert cli.main(["check", f"{tmp_path / 'broken_file.py'}:MyEnv", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "cannot be imported" in captured.err
+    assert "broken_file.py" in captured.err
 
 
 def test_a_fault_of_the_checker_is_no_finding(tasks, monkeypatch, tmp_path):

@@ -10,8 +10,9 @@ import types
 import pytest
 
 import llmgym
-from llmgym import cli
+from llmgym import cli, registry
 from llmgym.errors import ConfigError
+from llmgym.registry import EnvEntry
 
 
 def test_version(capsys):
@@ -30,6 +31,32 @@ def test_list_shows_each_environment_with_its_tools_and_tasks(capsys):
         re.MULTILINE,
     )
     assert [line for line in out.splitlines() if line[0] != " "] == llmgym.registered_ids()
+
+
+class Documented(llmgym.ToolEnv):
+    """
+    ## Description
+    A first sentence that does not
+    fit on one line. And a second one.
+    """
+
+    async def score(self, message):
+        return 0.0
+
+
+def test_list_says_one_sentence_and_survives_an_environment_that_fails(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", {})
+    registry._ENTRIES["A-v0"] = EnvEntry("A-v0", "no_such_module:Env")
+    registry._ENTRIES["B-v0"] = EnvEntry("B-v0", Documented)
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "A-v0",
+        "  cannot be shown: UnknownEnvironmentError: there is no module 'no_such_module' to take an environment from",
+        "B-v0",
+        "  A first sentence that does not fit on one line.",
+        "  tools: none",
+        "  tasks: none",
+    ]
 
 
 def test_no_command_prints_the_help(capsys):

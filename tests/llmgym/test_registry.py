@@ -133,7 +133,7 @@ def test_tasks_that_share_an_id_are_refused(entries):
 
 def test_an_environment_without_tasks_says_what_to_do(entries):
     llmgym.register("Local-v0", env=LocalEnv)
-    with pytest.raises(TaskError, match="registered without tasks; give your own, such as --tasks"):
+    with pytest.raises(TaskError, match="has no tasks of its own; give some, such as --tasks"):
         llmgym.tasks("Local-v0")
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_package(tmp_path):
     env = entry.make_env(Task("hi"))
     assert reward(env, Task("hi")) == 2.0
     assert type(env) is type(registry.find(f"{path}:TheirEnv").make_env(Task("hi")))  # loaded once
-    with pytest.raises(TaskError, match="registered without tasks"):
+    with pytest.raises(TaskError, match="has no tasks of its own"):
         entry.load_tasks()
 
 
