@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,18 +60,23 @@ def export_rows(
         arguments: Tool-call arguments as ``"object"``, as chat templates want them, or as JSON text (``"string"``).
 
     Raises:
-        ConfigError: There are no episodes, no row is left, or ``out`` exists.
+        ConfigError: There are no episodes, no row is left, ``out`` exists or has no folder, or ``min_reward`` is NaN.
         RecordError: A line is no episode.
     """
     out = Path(out)
     if out.exists():
         raise ConfigError(f"{str(out)!r} exists; give another --out, or remove it")
+    if min_reward is not None and math.isnan(min_reward):
+        raise ConfigError(f"min_reward must be a number (--min-reward), got {min_reward}")
     files = _episode_files(Path(run))
     counts = ExportCounts()
     chosen = _chosen(files, counts, min_reward)
     if best_per_task:
         chosen = iter(_best(chosen, counts))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder of {str(out)!r} ({error}); give another --out") from error
     temporary = out.with_name(out.name + ".tmp")
     try:
         with temporary.open("wb") as file:

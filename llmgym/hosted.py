@@ -104,8 +104,13 @@ class HostedSource(PolicySource):
         request_timeout_s: float = 600.0,
         retries: Retries | None = None,
     ) -> None:
-        url = urlsplit(base_url or OPENAI_URL)
-        if url.scheme not in ("http", "https") or not url.hostname:
+        base_url = OPENAI_URL if base_url is None else base_url
+        try:
+            url = urlsplit(base_url)
+            usable = url.scheme in ("http", "https") and url.hostname is not None and url.port != 0
+        except ValueError:  # no port that can be, or a broken IPv6 address
+            usable = False
+        if not usable or url.hostname is None:
             raise ConfigError(f"the base URL must look like http://127.0.0.1:8000/v1, got {base_url!r}")
         if not model:
             raise ConfigError("no model name is given; an endpoint lists those it has under GET /models")
@@ -128,7 +133,7 @@ class HostedSource(PolicySource):
         self._retries = retries or Retries()
         self._openai = openai
         self._client = openai.AsyncOpenAI(
-            api_key=self._key or "none", base_url=base_url or OPENAI_URL, max_retries=0, timeout=request_timeout_s
+            api_key=self._key or "none", base_url=base_url, max_retries=0, timeout=request_timeout_s
         )
         self._answers = self._failed_in_a_row = 0
         self._reached = False

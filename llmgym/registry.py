@@ -53,6 +53,14 @@ class EnvEntry:
                 raise TaskError(
                     f"unknown split {split!r}; allowed are {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}"
                 )
+            try:
+                inspect.signature(source).bind(split, **options)
+            except TypeError as error:
+                allowed = list(inspect.signature(source).parameters)[1:]
+                raise TaskError(
+                    f"the tasks of {self.id} take no such options ({error}); allowed are {', '.join(allowed) or 'none'}."
+                    f"{did_you_mean(next(iter(options), ''), allowed)}"
+                ) from error
             found = source(split, **options)
         else:
             if options:

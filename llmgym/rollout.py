@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import json
 import logging
 import math
 import numbers
@@ -143,7 +144,9 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
     opening, episode.reset_s = await clock.run(env.reset(copy.deepcopy(episode.task)), "reset")
     try:
         history = normalize_messages(opening)
-        episode.tool_specs = copy.deepcopy(list(env.tool_specs))
+        tool_specs = copy.deepcopy(list(env.tool_specs))
+        json.dumps(tool_specs)  # what JSON cannot express could be neither sent nor recorded
+        episode.tool_specs = tool_specs
     except Exception as error:
         raise _Stop(StopReason.ERROR, f"after reset: {_describe(error)}") from error
     episode.initial_messages = [copy_message(message) for message in history]

@@ -130,7 +130,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def transformers_serve(model_dir: Path, *, limit_s: float = 90.0) -> Iterator[str]:
+def transformers_serve(model_dir: Path, *, limit_s: float = 400.0) -> Iterator[str]:
     """Run ``transformers serve`` on a model directory and give its base URL; it is killed at the end."""
     port = free_port()
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model_dir)]

@@ -185,6 +185,17 @@ class Broken(AddingEnv):
         await super().setup()
 
 
+def test_tools_that_no_record_can_hold_fail_their_episode_alone():
+    class Odd(AddingEnv):
+        @property
+        def tool_specs(self):
+            return [{"type": "function", "function": {"name": "odd", "parameters": {"enum": {1, 2}}}}]
+
+    report = evaluate(env=lambda task: Odd() if task.id == "sum-0" else AddingEnv())
+    assert (report.episodes, report.lost, report.stopped) == (6, 2, None)
+    assert "after reset: TypeError: Object of type set is not JSON serializable" in report.failures[0].detail
+
+
 def test_an_environment_that_only_fails_ends_the_run_early():
     many = [Task(f"What is {number} + 1?", str(number + 1), id=f"sum-{number}") for number in range(50)]
 

@@ -123,6 +123,13 @@ def test_nothing_is_overwritten_and_no_empty_file_is_left(record):
     assert (record / "there.jsonl").read_text() == "precious"
 
 
+def test_what_cannot_be_meant_is_refused(record):
+    with pytest.raises(ConfigError, match=r"min_reward must be a number .* got nan"):
+        export_rows(record, record / "rows.jsonl", min_reward=float("nan"))
+    with pytest.raises(ConfigError, match=r"cannot make the folder of .*rows\.jsonl"):
+        export_rows(record, record / "episodes.jsonl" / "rows.jsonl")
+
+
 def test_a_broken_record_leaves_no_half_file(record):
     with (record / "episodes.jsonl").open("a") as file:
         file.write('{"format_version": 1}\n')

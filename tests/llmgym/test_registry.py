@@ -123,6 +123,8 @@ def test_tasks_from_a_function(entries):
     assert llmgym.tasks("Local-v0", "test", level=3) == [Task("test 3")]
     with pytest.raises(TaskError, match=r"unknown split 'tset'; allowed are train, val, test\. Did you mean 'test'\?"):
         llmgym.tasks("Local-v0", "tset")
+    with pytest.raises(TaskError, match=r"no such options \(.*'levle'\); allowed are level\. Did you mean 'level'\?"):
+        llmgym.tasks("Local-v0", levle=2)
 
 
 def test_tasks_that_share_an_id_are_refused(entries):

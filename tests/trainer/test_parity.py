@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from families import build_codec
-from parity import COMPLETIONS, END, STOPS, build_model, outcome, play_all, play_ids
+from parity import COMPLETIONS, END, LIMITS, STOPS, LookupEnv, build_model, outcome, play_all, play_ids
 from servers import FaultServer, Reply, call, completion, transformers_serve
 
-from llmgym import Episode, StopReason
+from llmgym import Episode, StopReason, Task, run_and_report
+from llmgym.episode_summary import ToolCount
 from llmgym.hosted import HostedSource, Retries
 from llmgym_trainer.local import LocalSource
 
@@ -113,9 +115,14 @@ def test_a_server_without_a_parser_turns_every_call_into_a_parse_failure(by_ids)
     assert episodes["good"].stop_detail == "the text holds unparsed tool-call markup '<tool_call>'"
 
 
-def test_transformers_serve_hides_what_it_cannot_parse(by_ids, said_model):
+@pytest.fixture(scope="module")
+def served(said_model: Path) -> Iterator[str]:
     with transformers_serve(said_model) as url:
-        episodes = play_all(HostedSource(str(said_model), url, temperature=0.0, retries=QUICK))
+        yield url
+
+
+def test_transformers_serve_hides_what_it_cannot_parse(by_ids, said_model, served):
+    episodes = play_all(HostedSource(str(said_model), served, temperature=0.0, retries=QUICK))
     assert differing(by_ids, episodes) == {
         "truncated": "error",
         "bad JSON": "error",
@@ -126,3 +133,33 @@ def test_transformers_serve_hides_what_it_cannot_parse(by_ids, said_model):
     assert episodes["good"].reward == 1.0
     assert [turn.usage for turn in episodes["good"].turns] == [turn.usage for turn in by_ids["good"].turns]
     assert episodes["good"].stop_reason is StopReason.TERMINATED
+
+
+def test_an_evaluation_against_transformers_serve(said_model, served, tmp_path, monkeypatch):
+    """The whole runner: what the server hides shows in the report as it does in the episodes above."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    report = run_and_report(
+        LookupEnv,
+        tasks=[Task(name, id=name) for name in COMPLETIONS if name != "bad JSON"],
+        model=str(said_model),
+        base_url=served,
+        episodes_per_task=1,
+        concurrency=2,
+        temperature=0.0,
+        max_completion_length=LIMITS.max_completion_length,
+        out=tmp_path / "run",
+    )
+    assert (report.episodes, report.stopped) == (9, None)
+    assert report.stop_reasons == {StopReason.TERMINATED: 7, StopReason.PARSE_FAILURE: 1, StopReason.ERROR: 1}
+    rewards = {row.id: row.rewards for row in report.tasks}
+    solved = ["good", "unknown tool", "two calls", "text and call", "wrong argument type"]
+    assert rewards == {
+        **{name: [1.0] for name in solved},
+        "truncated": [None],
+        "empty": [0.0],
+        "unfinished reasoning": [0.0],
+        "a list as arguments": [-0.1],
+    }
+    assert report.tools == {"lookup": ToolCount(calls=5, errors=1), "(no such tool)": ToolCount(calls=1, errors=1)}
+    assert report.turns_without_usage == 0
+    assert report.prompt_tokens > report.completion_tokens > 0
