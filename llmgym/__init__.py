@@ -102,3 +102,9 @@ register(
     tasks="llmgym_environments.sql_analyst:generate_tasks",
     expert="llmgym_environments.sql_analyst:SqlAnalystExpert",
 )
+register(
+    "FileWorkspace-v0",
+    env="llmgym_environments.file_workspace:FileWorkspaceEnv",
+    tasks="llmgym_environments.file_workspace:generate_tasks",
+    expert="llmgym_environments.file_workspace:FileWorkspaceExpert",
+)

@@ -34,7 +34,16 @@ def answer(text):
 
 
 @pytest.mark.parametrize(
-    "env_id", [ENV_ID, "ToolUseGame-v0", "CalculatorMath-v0", "DocSearch-v0", "Mastermind-v0", "SqlAnalyst-v0"]
+    "env_id",
+    [
+        ENV_ID,
+        "ToolUseGame-v0",
+        "CalculatorMath-v0",
+        "DocSearch-v0",
+        "FileWorkspace-v0",
+        "Mastermind-v0",
+        "SqlAnalyst-v0",
+    ],
 )
 def test_check_env_without_a_warning(env_id, capsys):
     with warnings.catch_warnings():

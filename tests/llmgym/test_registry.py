@@ -63,13 +63,12 @@ def reward(env, task):
 
 
 def test_the_suite_is_registered():
-    assert {"CalculatorMath-v0", "DocSearch-v0", "Mastermind-v0", "SqlAnalyst-v0", "ToolUseGame-v0"} <= set(
-        llmgym.registered_ids()
-    )
+    suite = {
+        *("CalculatorMath-v0", "DocSearch-v0", "FileWorkspace-v0", "Mastermind-v0", "SqlAnalyst-v0", "ToolUseGame-v0"),
+    }
+    assert suite <= set(llmgym.registered_ids())
     assert llmgym.registered_ids() == sorted(llmgym.registered_ids())
-    assert {"CalculatorMath-v0", "DocSearch-v0", "Mastermind-v0", "SqlAnalyst-v0", "ToolUseGame-v0"} <= set(
-        gymnasium.registry
-    )
+    assert suite <= set(gymnasium.registry)
 
 
 def test_a_registered_class_makes_a_fresh_environment_each_time(entries):
