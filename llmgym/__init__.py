@@ -97,6 +97,12 @@ register(
     expert="llmgym_environments.mastermind:MastermindExpert",
 )
 register(
+    "PythonLab-v0",
+    env="llmgym_environments.python_lab:PythonLabEnv",
+    tasks="llmgym_environments.python_lab:generate_tasks",
+    expert="llmgym_environments.python_lab:PythonLabExpert",
+)
+register(
     "SqlAnalyst-v0",
     env="llmgym_environments.sql_analyst:SqlAnalystEnv",
     tasks="llmgym_environments.sql_analyst:generate_tasks",

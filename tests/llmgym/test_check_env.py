@@ -11,7 +11,15 @@ from llmgym.checking import CHECKS, CODES, Status
 from llmgym.errors import ConfigError, TaskError, UnknownEnvironmentError
 from llmgym.registry import EnvEntry
 
-SHIPPED = ["CalculatorMath-v0", "DocSearch-v0", "FileWorkspace-v0", "Mastermind-v0", "SqlAnalyst-v0", "ToolUseGame-v0"]
+SHIPPED = [
+    "CalculatorMath-v0",
+    "DocSearch-v0",
+    "FileWorkspace-v0",
+    "Mastermind-v0",
+    "PythonLab-v0",
+    "SqlAnalyst-v0",
+    "ToolUseGame-v0",
+]
 
 ZOO = [
     ("build-fails", zoo.RaisingInit),

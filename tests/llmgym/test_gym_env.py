@@ -42,6 +42,7 @@ def answer(text):
         "DocSearch-v0",
         "FileWorkspace-v0",
         "Mastermind-v0",
+        "PythonLab-v0",
         "SqlAnalyst-v0",
     ],
 )

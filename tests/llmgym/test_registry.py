@@ -64,7 +64,15 @@ def reward(env, task):
 
 def test_the_suite_is_registered():
     suite = {
-        *("CalculatorMath-v0", "DocSearch-v0", "FileWorkspace-v0", "Mastermind-v0", "SqlAnalyst-v0", "ToolUseGame-v0"),
+        *(
+            "CalculatorMath-v0",
+            "DocSearch-v0",
+            "FileWorkspace-v0",
+            "Mastermind-v0",
+            "PythonLab-v0",
+            "SqlAnalyst-v0",
+            "ToolUseGame-v0",
+        ),
     }
     assert suite <= set(llmgym.registered_ids())
     assert llmgym.registered_ids() == sorted(llmgym.registered_ids())

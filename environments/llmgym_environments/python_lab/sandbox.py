@@ -1,0 +1,122 @@
+"""Runs programs that a model wrote, in the Monty sandbox. Knows programs and values; knows no task and no message.
+
+Monty is an interpreter of its own for a large part of Python, in worker processes that are replaced when they die. A
+program has no files, network, environment variables, processes or host objects; time stands still, random numbers have
+a fixed seed, and sleeping takes no time, so that a program gives the same result each time it runs. (Python's
+``exec`` with fewer names is no sandbox, RestrictedPython bounds neither time nor memory, and containers are no part
+of an installation with pip.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pydantic_monty
+from pydantic_monty import CollectString, Monty, MontyError, MontyRuntimeError, MontySession, MontySyntaxError
+
+from llmgym.errors import ToolError
+
+MAX_PROGRAM_CHARS = 10_000
+TIME_LIMIT_S = 0.5
+"""Of one program, and of each call of a function."""
+MEMORY_LIMIT_BYTES = 16 * 2**20
+PRINT_LIMIT_BYTES = 100_000
+_KILL_S = 5.0
+_LIMITS = pydantic_monty.ResourceLimits(
+    max_feed_duration_secs=TIME_LIMIT_S, max_memory=MEMORY_LIMIT_BYTES, max_recursion_depth=500, max_suspensions=1
+)
+_POLICY = pydantic_monty.OSPolicy(datetime=datetime.datetime(2000, 1, 1), sleep="zero", random_start={"seed": 0})
+
+
+def run(program: str) -> tuple[str, str | None]:
+    """Run a program in a session of its own; blocks.
+
+    Returns:
+        What it printed, and what it died of: ``NameError: name 'y' is not defined (line 2)``, or None.
+
+    Raises:
+        ToolError: The program is longer than ``MAX_PROGRAM_CHARS``.
+    """
+    _check_length(program)
+    printed = CollectString(PRINT_LIMIT_BYTES)
+    try:
+        with _session() as session:
+            session.feed_run(program, print_callback=printed)
+    except MontyError as error:
+        said = _describe(error)
+        # What was printed until time was up depends on the machine.
+        return ("" if said.startswith("TimeoutError") else printed.output), said
+    return printed.output, None
+
+
+def call(program: str, function: str, arguments: Sequence[Any]) -> list[Any]:
+    """Run a program and call a function of it with each argument, in a session of its own; blocks.
+
+    The program cannot reach the caller: the arguments come one at a time, and only values go back. What the program
+    prints is dropped.
+
+    Returns:
+        A value for each argument; in the place of a value, the ``MontyError`` that the call died of. After a call that
+        was stopped by a limit the others are not made and have its error too.
+
+    Raises:
+        ToolError: The program is longer than ``MAX_PROGRAM_CHARS``.
+    """
+    _check_length(program)
+    values: list[Any] = []
+    try:
+        with _session() as session:
+            session.feed_run(program, print_callback=CollectString(PRINT_LIMIT_BYTES))
+            for argument in arguments:
+                values.append(_call(session, function, argument))
+    except MontyError as error:
+        values += [error] * (len(arguments) - len(values))
+    return values
+
+
+def _call(session: MontySession, function: str, argument: Any) -> Any:
+    try:
+        return session.feed_run(
+            f"{function}(x)", inputs={"x": argument}, print_callback=CollectString(PRINT_LIMIT_BYTES)
+        )
+    except MontyRuntimeError as error:
+        if isinstance(error.exception(), (TimeoutError, MemoryError)):
+            raise  # the session is not to be used any more
+        return error
+
+
+def _session() -> MontySession:
+    return _pool(os.getpid()).checkout(limits=_LIMITS, os_policy=_POLICY)
+
+
+@functools.cache
+def _pool(process: int) -> Monty:
+    """The workers of this process (a forked one gets its own): as many at a time as there are cores."""
+    pool = Monty(request_timeout=_KILL_S)
+    pool.__enter__()
+    atexit.register(pool.__exit__, None, None, None)
+    return pool
+
+
+def _check_length(program: str) -> None:
+    if len(program) > MAX_PROGRAM_CHARS:
+        raise ToolError(f"the program has {len(program)} characters; at most {MAX_PROGRAM_CHARS} are allowed")
+
+
+def _describe(error: MontyError) -> str:
+    if not isinstance(error, MontyRuntimeError | MontySyntaxError):
+        return "the sandbox died of it"
+    text = error.display("type-msg")
+    if "time limit exceeded" in text:
+        return f"TimeoutError: stopped after {TIME_LIMIT_S} s"
+    if text.endswith(f"> {PRINT_LIMIT_BYTES} bytes"):
+        return f"MemoryError: it prints more than {PRINT_LIMIT_BYTES} bytes"
+    if "memory limit" in text:
+        return f"MemoryError: it needs more than {MEMORY_LIMIT_BYTES // 2**20} MB"
+    frames = error.traceback()
+    return f"{text[:500]} (line {frames[-1].line})" if frames else text[:500]

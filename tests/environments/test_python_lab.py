@@ -1,0 +1,466 @@
+"""PythonLab-v0 as a policy meets it: the sandbox, the hidden tests, what is rewarded, and what cheating earns."""
+
+import asyncio
+import hashlib
+import json
+import re
+
+import pydantic_monty
+import pytest
+
+import llmgym
+from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
+from llmgym.errors import TaskError, ToolError
+from llmgym_environments.python_lab import PythonLabEnv, PythonLabExpert, generate_tasks, sandbox
+from llmgym_environments.python_lab.env import same
+from llmgym_environments.python_lab.tasks import LOUD_FAULTS
+
+TESTS = [[1, 24], [2, 27], [10, 51], [0, 21]]
+TASK = Task(
+    "f(x) is x plus 7, then times 3. Example: f(5) is 36.",
+    TESTS,
+    {"level": 1, "example": [5, 36], "solution": "def f(x): return (x + 7) * 3", "program": ""},
+)
+RIGHT = TASK.metadata["solution"]
+
+
+def call(name, code):
+    return {"function": {"name": name, "arguments": json.dumps({"code": code})}}
+
+
+def calls(*made):
+    return {"role": "assistant", "content": "", "tool_calls": [call(name, code) for name, code in made]}
+
+
+def play(*messages, task=TASK, env=PythonLabEnv):
+    return asyncio.run(llmgym.run_episode(env(), task, ScriptedPolicy(messages)))
+
+
+def submit(code, **options):
+    return play(calls(("submit", code)), **options)
+
+
+def results(episode):
+    return [message["content"] for message in episode.messages if message["role"] == "tool"]
+
+
+def test_an_episode():
+    broken = "def f(x):\n    return (x + y) * 3\nprint('trying')\nprint(f(5))"
+    episode = play(
+        calls(("run_python", broken)), calls(("run_python", f"{RIGHT}\nprint(f(5))")), calls(("submit", RIGHT))
+    )
+    assert [(message["role"], message["content"]) for message in episode.initial_messages] == [
+        ("system", "Write the Python function. Try it with run_python, then submit it."),
+        ("user", "f(x) is x plus 7, then times 3. Example: f(5) is 36."),
+    ]
+    assert results(episode) == ["trying\nNameError: name 'y' is not defined (line 2)", "36", "4 of 4 tests passed"]
+    assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
+    assert episode.metrics == {
+        "turns": 3,
+        "tool_calls": 3,
+        "tool_errors": 0,
+        "calls_run_python": 2,
+        "calls_submit": 1,
+        "failed_runs": 1,
+        "submitted": True,
+        "passed": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "passed"),
+    [
+        (RIGHT, 4),
+        ("def g(x): return x + 7\ndef f(x): return g(x) * 3", 4),
+        ("f = lambda x: 3 * x + 21", 4),
+        ("def f(x): return {1: 24, 2: 27}[x]", 2),
+        ("def f(x): return float((x + 7) * 3)", 0),
+        ("def f(x): return str((x + 7) * 3)", 0),
+        ("def f(x): print((x + 7) * 3)", 0),
+        ("def f(x): return x == 1", 0),
+        ("def f(): return 24", 0),
+        ("f = 24", 0),
+        ("def f(x): return (x + 7) * 3\nraise ValueError", 0),
+        ("def f(x):\n    if x == 2:\n        while True: pass\n    return (x + 7) * 3", 1),
+        ("", 0),
+        ("def f(x) return 24", 0),
+    ],
+)
+def test_a_submission_earns_1_for_all_hidden_tests_and_nothing_for_less(code, passed):
+    episode = submit(code)
+    assert results(episode) == [f"{passed} of 4 tests passed"]
+    assert episode.reward == float(passed == 4)
+    assert episode.metrics["passed"] == passed / 4
+    assert episode.stop_reason is StopReason.TERMINATED
+
+
+def test_an_answer_without_a_submission_earns_nothing():
+    episode = play(calls(("run_python", RIGHT)), RIGHT)
+    assert (results(episode), episode.reward, episode.metrics["submitted"]) == (["nothing printed"], 0.0, False)
+
+
+def test_doing_nothing_earns_nothing():
+    assert play("").reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "equal"),
+    [
+        (1, 1, True),
+        (True, 1, False),
+        (1.0, 1, False),
+        ("1", 1, False),
+        ([1, 2], [1, 2], True),
+        ([1, True], [1, 1], False),
+        ([2, 1], [1, 2], False),
+        ((1, 2), [1, 2], False),
+        ([1], [1, 2], False),
+        (None, 0, False),
+    ],
+)
+def test_values_are_compared_with_their_types(value, expected, equal):
+    assert same(value, expected) is equal
+
+
+# The sandbox
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("while True: pass", "TimeoutError: stopped after 0.5 s"),
+        (
+            "while True:\n  try:\n    while True: pass\n  except BaseException: pass",
+            "TimeoutError: stopped after 0.5 s",
+        ),
+        ("while True: print('a')", "TimeoutError: stopped after 0.5 s|MemoryError: it prints more than 100000 bytes"),
+        ("print('a' * 200000)", "MemoryError: it prints more than 100000 bytes"),
+        ("[0] * 10**9", "MemoryError: it needs more than 16 MB"),
+        ("'a' * 15_000_000", "MemoryError: it needs more than 16 MB"),
+        ("x = []\nwhile True: x.append('a' * 1000)", "MemoryError: it needs more than 16 MB"),
+        ("2 ** 10**9", "MemoryError: it needs more than 16 MB"),
+        ("def f(n): return f(n + 1)\nf(0)", "RecursionError: maximum recursion depth exceeded"),
+        ("(" * 9_000, r"SyntaxError: Source is too deeply nested \(line 1\)"),
+        ("x = 1\nif x\n  pass", r"SyntaxError: .* \(line 2\)"),
+        ("open('/etc/passwd').read()", r"PermissionError: Permission denied: '/etc/passwd' \(line 1\)"),
+        ("open('new', 'w')", "PermissionError"),
+        ("from pathlib import Path\nPath('/').iterdir()", "PermissionError|Permission denied"),
+        ("import os\nos.listdir('/')", r"PermissionError: Permission denied: '/' \(line 2\)"),
+        ("import os\nos.environ['PATH']", "'os.environ' is not supported"),
+        ("import os\nos.system('true')", "has no attribute 'system'"),
+        ("import socket", "No module named 'socket'"),
+        ("import urllib.request", "No module named"),
+        ("import subprocess", "No module named 'subprocess'"),
+        ("import threading", "No module named 'threading'"),
+        ("import ctypes", "No module named 'ctypes'"),
+        ("import llmgym", "No module named 'llmgym'"),
+        ("import sys\nsys._getframe()", "has no attribute '_getframe'"),
+        ("().__class__.__bases__", "has no attribute '__class__'"),
+        ("def f(): pass\nf.__globals__", "has no attribute '__globals__'"),
+        ("__import__('os')", "name '__import__' is not defined"),
+        ("raise SystemExit", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_a_program_cannot_leave_the_sandbox_or_exceed_its_limits(program, said):
+    printed, error = sandbox.run(program)
+    assert len(printed) <= 200_000
+    assert re.search(said, error), error
+    assert sandbox.run("print(1 + 1)") == ("2\n", None)
+
+
+def test_a_program_does_the_same_each_time():
+    program = (
+        "import random, time\nprint(random.random(), time.time(), time.perf_counter(), hash('a'), {'a', 'b', 'c'})"
+    )
+    assert sandbox.run(program) == sandbox.run(program)
+    assert sandbox.run("import time\ntime.sleep(1000)") == ("", None)
+
+
+def test_a_program_leaves_nothing_for_the_next():
+    sandbox.run("kept = 1")
+    assert sandbox.run("print(kept)") == ("", "NameError: name 'kept' is not defined (line 1)")
+
+
+def test_values_that_come_back_from_a_call():
+    values = sandbox.call("def f(x): return [10 // x]", "f", [5, 0, 2])
+    assert (values[0], values[2]) == ([2], [5])
+    assert isinstance(values[1], pydantic_monty.MontyRuntimeError)
+    deep = "def f(x):\n    a = []\n    for _ in range(100000): a = [a]\n    return a"
+    assert not same(sandbox.call(deep, "f", [1])[0], [1])
+
+
+def test_a_long_program_is_refused():
+    with pytest.raises(ToolError, match="the program has 10001 characters; at most 10000 are allowed"):
+        sandbox.run("#" * 10_001)
+    episode = play(calls(("submit", "#" * 10_001)), calls(("submit", RIGHT)))
+    assert results(episode)[0].startswith("tool_error: the program has 10001 characters")
+    assert episode.reward == 1.0
+
+
+def test_long_output_is_cut_and_says_how_to_see_the_rest():
+    episode = play(calls(("run_python", "print('a' * 3000)"), ("run_python", "print('a' * 2000)")))
+    cut, whole = results(episode)
+    assert cut == "a" * 2000 + "\n[cut: 2000 of 3000 characters shown; print less at a time to see the rest]"
+    assert whole == "a" * 2000
+
+
+@pytest.mark.parametrize("target", [None, [], "24", [[1]], [1, 2], {"1": 24}])
+def test_a_task_of_another_shape_is_refused(target):
+    with pytest.raises(TaskError, match="must be a list of tests"):
+        asyncio.run(PythonLabEnv().reset(Task("?", target)))
+
+
+# The expert, and policies that know nothing
+
+
+def test_the_expert_solves_1000_tasks():
+    async def run():
+        tasks = generate_tasks("test", level="all", count=1000)
+        return [await llmgym.run_episode(PythonLabEnv(), task, PythonLabExpert()) for task in tasks]
+
+    episodes = asyncio.run(run())
+    assert [episode.reward for episode in episodes] == [1.0] * 1000
+    by_level = [
+        {(one.metrics["turns"], one.metrics["failed_runs"]) for one in episodes[level::3]} for level in range(3)
+    ]
+    assert by_level == [{(2, 0)}, {(2, 0)}, {(3, 1)}]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_solution_of_another_task_earns_nothing(level):
+    tasks = generate_tasks("train", level=level, count=60)
+    earned = [submit(tasks[index - 1].metadata["solution"], task=task).reward for index, task in enumerate(tasks)]
+    assert sum(earned) == 0
+
+
+def test_faulty_programs_fail_also_when_only_the_loud_fault_is_mended():
+    for task in generate_tasks("train", level=3, count=50):
+        program = task.metadata["program"]
+        assert submit(program, task=task).metrics["passed"] == 0
+        mended = program
+        for right, wrong in LOUD_FAULTS:
+            if right not in mended:
+                mended = mended.replace(wrong, right)
+        assert mended not in (program, task.metadata["solution"])
+        assert sandbox.run(f"{mended}\nf([1, 2])") == ("", None)
+        assert submit(mended, task=task).reward == 0
+
+
+# Cheating: each attempt earns nothing, and pays in a copy of the environment without the guard against it
+
+
+class Unguarded(PythonLabEnv):
+    """Counts in the session of the submitted program: evaluates ``counting`` there, with the tests as ``tests``."""
+
+    counting = ""
+
+    async def count_passed(self, code):
+        with sandbox._session() as session:
+            session.feed_run(code)
+            return session.feed_run(self.counting, inputs={"tests": self._tests})
+
+
+class ComparesInside(Unguarded):
+    """Guard removed: results are compared outside of the sandbox, after their types."""
+
+    counting = "len([1 for a, b in tests if f(a) == b])"
+
+
+class UsesTheirNames(Unguarded):
+    """Guard removed: passed tests are counted by functions that the program cannot redefine."""
+
+    counting = "sum(f(a) is b for a, b in tests)"
+
+
+class TestsWithin(Unguarded):
+    """Guard removed: the expected results never enter the sandbox."""
+
+    __test__ = False
+
+    async def count_passed(self, code):
+        with sandbox._session() as session:
+            session.feed_run(code, inputs={"tests": self._tests})
+            return sum(same(session.feed_run(f"f({argument})"), result) for argument, result in self._tests)
+
+
+class BelievesPrints(PythonLabEnv):
+    """Guard removed: what is printed counts nothing."""
+
+    async def count_passed(self, code):
+        checks = "\n".join(f"assert f({argument}) == {result}" for argument, result in self._tests)
+        printed, _ = sandbox.run(f"{code}\n{checks}\nprint('{len(self._tests)} of {len(self._tests)} tests passed')")
+        return len(self._tests) if "4 of 4 tests passed" in printed else 0
+
+
+class CountsFailures(PythonLabEnv):
+    """Guard removed: a test that raises is not passed."""
+
+    async def count_passed(self, code):
+        values = sandbox.call(code, "f", [argument for argument, _ in self._tests])
+        wrong = [
+            not same(value, result)
+            for value, (_, result) in zip(values, self._tests, strict=True)
+            if not isinstance(value, pydantic_monty.MontyError)
+        ]
+        return len(self._tests) - sum(wrong)
+
+
+class TestsTheExample(PythonLabEnv):
+    """Guard removed: the hidden tests are others than the example."""
+
+    __test__ = False
+
+    async def setup(self):
+        await super().setup()
+        self._tests = [self.task.metadata["example"]]
+
+
+class SubmitsOften(PythonLabEnv):
+    """Guard removed: the first submission ends the episode."""
+
+    @tool
+    async def submit(self, code: str) -> ToolResult:
+        """Hand in the program."""
+        result = await super().submit(code)
+        return ToolResult(result.content, should_stop=self._passed == len(self._tests))
+
+
+class RunsInHost(PythonLabEnv):
+    """Guard removed: programs run in the sandbox."""
+
+    async def count_passed(self, code):
+        names = {}
+        exec(code, names)  # a test's own program
+        return sum(same(names["f"](argument), result) for argument, result in self._tests)
+
+
+READS_FRAMES = """\
+def f(x):
+    import sys
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "_tests"):
+        frame = frame.f_back
+    return dict(frame.f_locals["self"]._tests)[x]
+"""
+GUESSES = [("submit", f"def f(x): return (x + {n}) * 3") for n in range(5, 9)]
+CHEATS = {
+    "an object equal to everything": (
+        [calls(("submit", "class A:\n    def __eq__(self, other): return True\ndef f(x): return A()"))],
+        ComparesInside,
+    ),
+    "another sum": ([calls(("submit", "def sum(passed): return 4\ndef f(x): return 0"))], UsesTheirNames),
+    "reading the tests": ([calls(("submit", "def f(x): return dict(tests)[x]"))], TestsWithin),
+    "printing success": ([calls(("submit", "def f(x): return 0\nprint('4 of 4 tests passed')"))], BelievesPrints),
+    "ending the tests": ([calls(("submit", "def f(x): raise SystemExit"))], CountsFailures),
+    "knowing the example": ([calls(("submit", "def f(x): return 36"))], TestsTheExample),
+    "one guess after the other": ([calls(*GUESSES)], SubmitsOften),
+    "reading the grader": ([calls(("submit", READS_FRAMES))], RunsInHost),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheating_earns_nothing(name):
+    attempt, unguarded = CHEATS[name]
+    honest = play(*attempt)
+    assert (honest.reward, honest.stop_reason) == (0.0, StopReason.TERMINATED)
+    assert play(*attempt, env=unguarded).reward == 1.0
+
+
+# Tasks
+
+
+def test_the_first_thousand_tasks_never_change():
+    tasks = [task.to_json() for task in generate_tasks("train", level="all", count=1000)]
+    assert tasks[0]["prompt"] == "f(x) is x plus 6, then times 7. Example: f(65) is 497."
+    digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
+    assert digest == "c1904ccf851d0c9aa8c1a9f103e5bbcf3afbf42952425628a7fc56514939129d"
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_tests_are_no_giveaway(level):
+    for task in generate_tasks("val", level=level):
+        arguments = [argument for argument, _ in task.target]
+        assert len(task.target) == 8
+        assert task.metadata["example"][0] not in arguments
+        assert len({str(result) for _, result in task.target}) > 1
+        assert task.prompt.count("Example: ") == 1
+        shown = f"Example: f({task.metadata['example'][0]}) is {task.metadata['example'][1]}."
+        assert task.prompt.split(".")[1].strip() + "." == shown
+
+
+def function_of(task):
+    return task.prompt.split(" Example: ")[0]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_there_are_ten_thousand_different_functions(level):
+    assert len({function_of(task) for task in generate_tasks("train", level=level, count=18_000)}) >= 10_000
+
+
+def test_splits_share_no_function():
+    found = {
+        split: {
+            function_of(task) for seed in (0, 1) for task in generate_tasks(split, level="all", count=1200, seed=seed)
+        }
+        for split in ("train", "val", "test")
+    }
+    assert not found["train"] & found["val"]
+    assert not found["train"] & found["test"]
+    assert not found["val"] & found["test"]
+
+
+def test_options_of_the_tasks():
+    assert [len(llmgym.tasks("PythonLab-v0", split)) for split in ("train", "val", "test")] == [2000, 200, 200]
+    assert generate_tasks(count=10, level="3") == generate_tasks(count=20, level=3)[:10]
+    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
+    with pytest.raises(TaskError, match="unknown level 9; allowed are 1, 2, 3 and 'all'"):
+        generate_tasks(level=9)
+
+
+# Many at once, and the page
+
+
+def test_256_episodes_at_once_play_as_each_alone():
+    tasks = generate_tasks("train", level="all", count=256)
+
+    async def run():
+        env_and_expert = [(PythonLabEnv(), PythonLabExpert()) for _ in tasks]
+        together = await asyncio.gather(
+            *(llmgym.run_episode(env, task, expert) for (env, expert), task in zip(env_and_expert, tasks, strict=True))
+        )
+        alone = [await llmgym.run_episode(PythonLabEnv(), task, PythonLabExpert()) for task in tasks[:60]]
+        return together, alone
+
+    together, alone = asyncio.run(run())
+    assert [one.reward for one in together] == [1.0] * 256
+    assert [one.messages for one in together[:60]] == [one.messages for one in alone]
+
+
+def test_an_endless_program_holds_up_nobody_else():
+    class Endless(Policy):
+        async def act(self, messages, tool_specs):
+            return calls(("submit", "while True: pass"))
+
+    async def run():
+        tasks = generate_tasks("train", count=12)
+        policies = [Endless() if index % 3 == 0 else PythonLabExpert() for index in range(12)]
+        return await asyncio.gather(
+            *(llmgym.run_episode(PythonLabEnv(), task, policy) for task, policy in zip(tasks, policies, strict=True))
+        )
+
+    assert [episode.reward for episode in asyncio.run(run())] == [0.0, 1.0, 1.0] * 4
+
+
+def test_the_page_has_the_sections_of_gymnasium_in_order():
+    assert re.findall(r"^ *## (.+)$", PythonLabEnv.__doc__, flags=re.MULTILINE) == [
+        "Description",
+        "Tools",
+        "Observation",
+        "Action",
+        "Rewards",
+        "Episode End",
+        "Arguments",
+        "Metrics",
+        "Version History",
+    ]
