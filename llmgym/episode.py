@@ -44,6 +44,8 @@ class EpisodeLimits:
         env_timeout_s: Time inside ``reset`` and ``step`` of one episode, summed.
         policy_timeout_s: Time of one ``act`` call; past it the episode is an ERROR.
         failed_parse_reward: The reward of an episode that ends with PARSE_FAILURE.
+        parse_retries: Malformed turns of an episode that are answered with a correction and another turn; the next
+            one ends it with PARSE_FAILURE.
     """
 
     max_turns: int = 16
@@ -53,8 +55,11 @@ class EpisodeLimits:
     env_timeout_s: float | None = 120.0
     policy_timeout_s: float | None = None
     failed_parse_reward: float = -0.1
+    parse_retries: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parse_retries, int) or isinstance(self.parse_retries, bool) or self.parse_retries < 0:
+            raise ConfigError(f"parse_retries must be a whole number of at least 0, got {self.parse_retries!r}")
         for name in ("max_turns", "max_model_length", "max_completion_length", "reply_reserve_tokens"):
             value = getattr(self, name)
             if value is None and name in ("max_model_length", "max_completion_length"):
@@ -114,8 +119,10 @@ class Turn:
     """One assistant turn and what the environment answered.
 
     Attributes:
-        message: The normalised assistant message; None when the sampled text is no message.
-        observation: The messages the environment added; with ``history_edited`` the whole new history.
+        message: The normalised assistant message; None when the sampled text is no message. A malformed turn that
+            was corrected has its text as message.
+        observation: The messages the environment added; with ``history_edited`` the whole new history. After a
+            malformed turn that was corrected, the correction.
         reward: ``StepResult.reward`` of this step.
         failure: Why the turn is a parse failure or was cut; None for a good turn.
         raw_text: The text of a turn that gave no message.
@@ -136,6 +143,11 @@ class Turn:
     usage: Usage | None = None
     policy_s: float = 0.0
     env_s: float = 0.0
+
+    @property
+    def corrected(self) -> bool:
+        """Whether the turn was malformed and the policy got another one (``parse_retries``)."""
+        return self.failure is not None and bool(self.observation)
 
 
 @dataclass

@@ -62,6 +62,7 @@ def eval_main(argv: Sequence[str]) -> int:
             max_model_length=options.max_model_length,
             max_completion_length=options.max_completion_length,
             env_timeout_s=options.timeout,
+            parse_retries=options.parse_retries,
         ),
         temperature=options.temperature,
         chat_template=options.chat_template,
@@ -157,6 +158,7 @@ def _eval_parser() -> argparse.ArgumentParser:
     add("--max-turns", "assistant turns", int, default=limits.max_turns)
     add("--max-model-length", "tokens of an episode, prompt and completions", int)
     add("--max-completion-length", "tokens of one turn", int)
+    add("--parse-retries", "malformed turns that get a correction and another turn", int, default=limits.parse_retries)
     add("--timeout", "seconds that the environment has in one episode", float, "S", limits.env_timeout_s)
 
     add = group("how it runs")

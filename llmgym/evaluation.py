@@ -46,6 +46,7 @@ def run_and_report(
     max_model_length: int | None = None,
     max_completion_length: int | None = None,
     timeout_s: float | None = 120.0,
+    parse_retries: int = 0,
     temperature: float = 1.0,
     chat_template: str | None = None,
     seed: int = 42,
@@ -81,6 +82,7 @@ def run_and_report(
         max_model_length: Tokens of an episode, prompt and completions; None leaves it to the model.
         max_completion_length: Tokens of one turn.
         timeout_s: Seconds that the environment has in one episode; None for no limit.
+        parse_retries: Malformed turns of an episode that get a correction and another turn.
         temperature: Sampling temperature.
         chat_template: Name or file of a chat template for a local model, instead of its own.
         seed: Fixes the environment's chance and, where the model honours it, that of sampling.
@@ -119,6 +121,7 @@ def run_and_report(
             max_model_length=max_model_length,
             max_completion_length=max_completion_length,
             env_timeout_s=timeout_s,
+            parse_retries=parse_retries,
         ),
         temperature=temperature,
         chat_template=chat_template,

@@ -159,6 +159,11 @@ def malformed_reason(message: Message) -> str | None:
     return None
 
 
+def unreadable_message(text: str) -> Message:
+    """How a turn that could not be read stands in the history, where the policy gets another one: as its text."""
+    return {"role": "assistant", "content": text}
+
+
 def _text(content: Any) -> str:
     if content is None:
         return ""

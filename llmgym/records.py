@@ -192,6 +192,14 @@ class ReplayPolicy(Policy):
             return PolicyTurn(stop=given, detail=episode.stop_detail)
         turn = copy.deepcopy(episode.turns[self._next])
         self._next += 1
+        if turn.corrected:
+            return PolicyTurn(
+                stop=StopReason.PARSE_FAILURE,
+                detail=turn.failure or "",
+                raw_text=turn.raw_text,
+                tokens=turn.tokens,
+                usage=turn.usage,
+            )
         ended = turn.failure is not None
         return PolicyTurn(
             message=turn.message,

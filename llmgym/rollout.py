@@ -1,7 +1,9 @@
 """The one episode loop. Joins an environment and a policy, enforces limits, writes the record.
 
 Order of events, each turn: ``policy.act`` → normalise → malformed-call policy → ``env.step`` → end of
-episode (terminated, truncated, ``max_turns``). Nothing an environment or a policy raises leaves this module:
+episode (terminated, truncated, ``max_turns``). With ``parse_retries`` a malformed turn is answered here, with a
+user message that says what is wrong: the environment never sees the two, and the policy does until the environment
+rewrites its history. Nothing an environment or a policy raises leaves this module:
 it becomes the episode's stop reason. Cancellation passes through; ``close`` runs in every case.
 """
 
@@ -22,7 +24,14 @@ from typing import Any, TypeVar
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn
 from llmgym.errors import EnvContractError, MessageError
-from llmgym.messages import Message, copy_message, malformed_reason, normalize_message, normalize_messages
+from llmgym.messages import (
+    Message,
+    copy_message,
+    malformed_reason,
+    normalize_message,
+    normalize_messages,
+    unreadable_message,
+)
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.task import Task
 from llmgym.versions import provenance as software_provenance
@@ -32,6 +41,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
+CORRECTION = "Your last message could not be read: {}. Nothing was done. Write it once more, in the right format."
 
 
 def derive_seed(*parts: Any) -> int:
@@ -150,15 +160,24 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
     except Exception as error:
         raise _Stop(StopReason.ERROR, f"after reset: {_describe(error)}") from error
     episode.initial_messages = [copy_message(message) for message in history]
+    shown = list(history)  # the environment's history, and corrections where the policy got one
     await _run_policy(policy.start(episode.task), limits, "start")
 
     while True:
         start = time.perf_counter()
         acted = await _run_policy(
-            policy.act([copy_message(message) for message in history], copy.deepcopy(episode.tool_specs)), limits, "act"
+            policy.act([copy_message(message) for message in shown], copy.deepcopy(episode.tool_specs)), limits, "act"
         )
         turn, stop = _read(acted, len(episode.turns))
         turn.policy_s = time.perf_counter() - start
+        if stop is not None and _may_retry(stop, limits, episode):
+            turn.failure = stop.detail or stop.reason
+            turn.raw_text = _text(turn)
+            turn.message = unreadable_message(turn.raw_text)
+            turn.observation = [{"role": "user", "content": CORRECTION.format(turn.failure)}]
+            episode.turns.append(turn)
+            shown += [turn.message, *turn.observation]
+            continue
         if any(part is not None for part in (turn.message, turn.tokens, turn.usage, turn.raw_text)):
             episode.turns.append(turn)
         if stop is not None:
@@ -175,9 +194,11 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
             raise _Stop(StopReason.ERROR, f"after step: {_describe(error)}") from error
         if after[: len(history) + 1] == [*history, message]:
             turn.observation = [copy_message(added) for added in after[len(history) + 1 :]]
+            shown += after[len(history) :]
         else:
             turn.history_edited = True
             turn.observation = [copy_message(kept) for kept in after]
+            shown = list(after)
         history = after
         turn.reward = float(result.reward)
         if result.terminated or result.truncated:
@@ -186,6 +207,20 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
             return
         if len(episode.turns) >= limits.max_turns:
             raise _Stop(StopReason.MAX_TURNS, f"{limits.max_turns} assistant turns ran")
+
+
+def _may_retry(stop: _Stop, limits: EpisodeLimits, episode: Episode) -> bool:
+    corrected = sum(turn.corrected for turn in episode.turns)
+    another_turn = len(episode.turns) + 1 < limits.max_turns
+    return stop.reason is StopReason.PARSE_FAILURE and another_turn and corrected < limits.parse_retries
+
+
+def _text(turn: Turn) -> str:
+    """The text of a malformed turn, with its calls where it has some."""
+    if turn.raw_text is not None or turn.message is None:
+        return turn.raw_text or ""
+    calls = [json.dumps(call["function"]) for call in turn.message.get("tool_calls", [])]
+    return "\n".join(part for part in (turn.message["content"], *calls) if part)
 
 
 async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T:

@@ -353,11 +353,22 @@ CASES = [
     (DiceEnv, ScriptedPolicy([PolicyTurn()]), StopReason.ERROR),
     (DiceEnv, ScriptedPolicy([PolicyTurn(raw_text="?")]), StopReason.ERROR),
 ]
+RETRIED = EpisodeLimits(max_turns=5, parse_retries=2)
 LIMITS = EpisodeLimits(max_turns=3, failed_parse_reward=-0.4, env_timeout_s=0.5)
 
 
 def record(env_class, policy):
     return asyncio.run(run_episode(env_class(), Task("Roll."), policy, LIMITS, seed=9, episode_index=4))
+
+
+def test_corrected_turns_replay():
+    bad = PolicyTurn(stop=FAILURE, detail="why", raw_text="{{", tokens=TOKENS)
+    script = ScriptedPolicy([bad, ROLLS, calls("{"), "7"])
+    recorded = asyncio.run(run_episode(DiceEnv(), Task("Roll."), script, RETRIED, seed=9))
+    assert recorded.stop_reason is StopReason.TERMINATED
+    assert [turn.corrected for turn in recorded.turns] == [True, False, True, False]
+    again = asyncio.run(replay(episode_from_json(episode_to_json(recorded)), lambda task: DiceEnv()))
+    assert compare_replay(recorded, again) == []
 
 
 @pytest.mark.parametrize(("env_class", "policy", "stop_reason"), CASES)

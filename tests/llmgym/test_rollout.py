@@ -557,3 +557,78 @@ def test_episodes_run_side_by_side_without_mixing():
 def test_impossible_limits_are_refused(field, value):
     with pytest.raises(ConfigError, match=f"{field} must be .*got {value!r}"):
         EpisodeLimits(**{field: value})
+
+
+# Corrective retries
+
+
+def correction(detail):
+    return {"role": "user", "content": rollout.CORRECTION.format(detail)}
+
+
+def test_a_malformed_turn_gets_a_correction_and_another_turn():
+    seen, answers = (
+        [],
+        iter(["a", PolicyTurn(stop=StopReason.PARSE_FAILURE, detail="no call", raw_text="{{"), "b", "stop"]),
+    )
+
+    async def act(messages):
+        seen.append(messages)
+        return next(answers)
+
+    env = EchoEnv()
+    episode = play(env, FunctionPolicy(act), EpisodeLimits(parse_retries=1))
+    assert (episode.stop_reason, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 0.75, 4)
+    told = [{"role": "assistant", "content": "{{"}, correction("no call")]
+    turn = episode.turns[1]
+    assert ([turn.message, *turn.observation], turn.failure, turn.raw_text) == (told, "no call", "{{")
+    assert [turn.corrected for turn in episode.turns] == [False, True, False, False]
+    # The environment never saw the two messages; the policy did, in all later turns.
+    assert [message["content"] for message in env.history] == ["begin", "a", "you said a", "b", "you said b", "stop"]
+    assert seen[2] == [*seen[1], *told]
+    assert seen[3] == [*seen[2], *({"role": r, "content": c} for r, c in (("assistant", "b"), ("user", "you said b")))]
+    assert episode.messages == [*seen[3], {"role": "assistant", "content": "stop"}]
+
+
+def test_retries_are_counted_over_the_episode():
+    bad = PolicyTurn(stop=StopReason.PARSE_FAILURE, detail="no call", raw_text="{{")
+    episode = play(EchoEnv(), [bad, "a", bad, "b", bad, "stop"], EpisodeLimits(parse_retries=2))
+    assert (episode.stop_reason, episode.reward, len(episode.turns)) == (StopReason.PARSE_FAILURE, -0.1, 5)
+    assert [turn.corrected for turn in episode.turns] == [True, False, True, False, False]
+
+
+def test_there_is_no_retry_without_a_turn_for_it():
+    episode = play(EchoEnv(), ["a", call(arguments="{"), "stop"], EpisodeLimits(parse_retries=3, max_turns=2))
+    assert (episode.stop_reason, len(episode.turns)) == (StopReason.PARSE_FAILURE, 2)
+    assert not episode.turns[1].corrected
+
+
+def test_what_is_corrected_stands_in_the_history_as_text():
+    # A server may refuse a history with calls that are no JSON, or with calls that have no result.
+    bad = {**call("lookup", '{"a": '), "content": "hm"}
+    episode = play(EchoEnv(), [bad, {"role": "assistant", "content": 3}, "stop"], EpisodeLimits(parse_retries=2))
+    assert episode.stop_reason is StopReason.TERMINATED
+    first, second = (turn.message for turn in episode.turns[:2])
+    assert first == {"role": "assistant", "content": 'hm\n{"name": "lookup", "arguments": "{\\"a\\": "}'}
+    assert second == {"role": "assistant", "content": ""}
+
+
+def test_an_edited_history_has_no_corrections():
+    async def forget(env, message):
+        env.history = [{"role": "user", "content": "afresh"}]
+        return StepResult(message["content"] == "stop", False, env.messages)
+
+    seen, answers = [], iter(["<tool_call>", "a", "stop"])
+
+    async def act(messages):
+        seen.append(messages)
+        return next(answers)
+
+    play(EchoEnv(on_step=forget), FunctionPolicy(act), EpisodeLimits(parse_retries=1))
+    assert seen[2] == [{"role": "user", "content": "afresh"}]
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, True])
+def test_retries_are_a_whole_number(value):
+    with pytest.raises(ConfigError, match="parse_retries must be a whole number of at least 0"):
+        EpisodeLimits(parse_retries=value)

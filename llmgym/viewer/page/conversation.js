@@ -58,7 +58,7 @@ function turnView(turn, place, tokensOf) {
   const view = el("div", "turn", el("div", "facts", facts.map((fact) => el("span", "", fact))));
   const answered = new Set(((turn.message && turn.message.tool_calls) || []).map((call) => call.id));
   if (turn.message) view.append(messageView(turn.message, turn.history_edited ? null : turn.observation));
-  if (turn.raw_text !== null) view.append(el("div", "message role-assistant", el("div", "role", "assistant, as sampled"), prose(turn.raw_text)));
+  if (turn.raw_text !== null && !turn.message) view.append(el("div", "message role-assistant", el("div", "role", "assistant, as sampled"), prose(turn.raw_text)));
   if (turn.failure !== null) view.append(el("p", "notice bad", turn.failure));
   if (turn.history_edited) {
     view.append(fold("the environment rewrote the history; it now reads", turn.observation.map((one) => messageView(one))));
