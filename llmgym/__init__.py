@@ -13,7 +13,9 @@ from llmgym.policy_sources import PolicySource, ScriptedSource, expert_source
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
 from llmgym.report import Report, load_report
+from llmgym.rewards import weighted_reward
 from llmgym.rollout import run_episode
+from llmgym.scoring import CachedScorer
 from llmgym.spaces import MessageSpace
 from llmgym.task import Task, load_tasks, save_tasks
 from llmgym.tool_env import ToolEnv
@@ -23,6 +25,7 @@ from llmgym.versions import provenance
 __version__ = "0.1.0"
 
 __all__ = [
+    "CachedScorer",
     "CheckReport",
     "Env",
     "Episode",
@@ -69,6 +72,7 @@ __all__ = [
     "tasks",
     "tool",
     "tool_to_spec",
+    "weighted_reward",
     "write_episodes",
 ]
 

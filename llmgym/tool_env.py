@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import EnvContractError, ToolError, did_you_mean
 from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message
+from llmgym.rewards import weighted_reward
 from llmgym.task import Task
 from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
 
@@ -27,12 +30,14 @@ class ToolEnv(Env):
         system_prompt: Text of the system message; None leaves it out.
         tool_timeout_s: Seconds one tool call may take; None for no limit.
         max_result_chars: Longer tool results are cut, with a note that says so.
+        reward_weights: Weights of the parts that :meth:`score` returns; one that is missing counts 1.
         task: The task of this episode, set by :meth:`reset`.
     """
 
     system_prompt: str | None = None
     tool_timeout_s: float | None = 30.0
     max_result_chars: int = 20_000
+    reward_weights: Mapping[str, float] = MappingProxyType({})
     task: Task
 
     def tools(self) -> list[Tool]:
@@ -54,8 +59,11 @@ class ToolEnv(Env):
         return messages
 
     @abstractmethod
-    async def score(self, message: Message) -> float:
-        """Return the reward of the episode that ``message`` ends."""
+    async def score(self, message: Message) -> float | Mapping[str, float]:
+        """Return the reward of the episode that ``message`` ends, or its named parts.
+
+        Parts are added up with :attr:`reward_weights`, and each is logged as the metric ``reward/<part>``.
+        """
 
     def metrics(self) -> dict[str, Any]:
         """Diagnostics of the finished episode: turns, tool calls and tool errors. Extend it with your own."""
@@ -105,9 +113,13 @@ class ToolEnv(Env):
                     "name": call["function"]["name"],
                 }
             )
-        reward = float(await self.score(message)) if self._ended else 0.0
-        metrics = self.metrics() if self._ended else {}
-        return StepResult(self._ended, False, self.messages, reward, metrics)
+        if not self._ended:
+            return StepResult(False, False, self.messages)
+        scored = await self.score(message)
+        if not isinstance(scored, Mapping):
+            return StepResult(True, False, self.messages, float(scored), self.metrics())
+        reward, parts = weighted_reward(scored, self.reward_weights)
+        return StepResult(True, False, self.messages, reward, {**self.metrics(), **parts})
 
     @property
     def tool_specs(self) -> list[ToolSpec]:
