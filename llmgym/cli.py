@@ -26,6 +26,9 @@ _COMMANDS = {
 }
 """Functions of the arguments that return the exit status, imported when they are needed."""
 
+_TRAINER_COMMANDS = {"train": "llmgym_trainer.cli:train_main", "warmup": "llmgym_trainer.warmup_cli:warmup_main"}
+"""The same for commands that need the trainer."""
+
 _TRAINER_NEEDS = ("torch", "transformers", "trl", "accelerate")
 
 
@@ -35,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # `my_module:MyEnv-v0` means a module in this folder too
     try:
-        if arguments[:1] == ["train"]:  # its options are the trainer's, which argparse here does not know
-            return _train(arguments[1:])
-        if arguments and arguments[0] in _COMMANDS:
-            module, function = _COMMANDS[arguments[0]].split(":")
+        if arguments and arguments[0] in _TRAINER_COMMANDS and not _has_trainer(arguments[0]):
+            return 2
+        commands = {**_COMMANDS, **_TRAINER_COMMANDS}
+        if arguments and arguments[0] in commands:
+            module, function = commands[arguments[0]].split(":")
             status: int = getattr(importlib.import_module(module), function)(arguments[1:])
             return status
         parser = _parser()
@@ -57,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llmgym {llmgym.__version__}")
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
+    commands.add_parser(
+        "warmup", add_help=False, help="teach a model by examples before training (see llmgym warmup --help)"
+    )
     commands.add_parser("check", add_help=False, help="check an environment before training (see llmgym check --help)")
     commands.add_parser("eval", add_help=False, help="evaluate a model on an environment (see llmgym eval --help)")
     commands.add_parser("export", add_help=False, help="write the episodes of a run as rows for an SFT trainer")
@@ -66,16 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _train(arguments: list[str]) -> int:
+def _has_trainer(command: str) -> bool:
     missing = [name for name in _TRAINER_NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f'llmgym train needs the trainer: pip install "llmgym[train]" (not installed: {", ".join(missing)})',
+            f'llmgym {command} needs the trainer: pip install "llmgym[train]" (not installed: {", ".join(missing)})',
             file=sys.stderr,
         )
-        return 2
-    status: int = importlib.import_module("llmgym_trainer.cli").train_main(arguments)
-    return status
+    return not missing
 
 
 def _list() -> int:

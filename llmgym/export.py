@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,11 +68,8 @@ def export_rows(
         raise ConfigError(f"{str(out)!r} exists; give another --out, or remove it")
     if min_reward is not None and math.isnan(min_reward):
         raise ConfigError(f"min_reward must be a number (--min-reward), got {min_reward}")
-    files = _episode_files(Path(run))
     counts = ExportCounts()
-    chosen = _chosen(files, counts, min_reward)
-    if best_per_task:
-        chosen = iter(_best(chosen, counts))
+    chosen = choose_episodes(run, counts, min_reward=min_reward, best_per_task=best_per_task)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,6 +90,27 @@ def export_rows(
     finally:
         temporary.unlink(missing_ok=True)
     return counts
+
+
+def choose_episodes(
+    run: str | Path, counts: ExportCounts, *, min_reward: float | None = None, best_per_task: bool = False
+) -> Iterator[Episode]:
+    """Read the episodes worth imitating and count the others. Arguments and errors are those of :func:`export_rows`."""
+    chosen = _chosen(_episode_files(Path(run)), counts, min_reward)
+    return iter(best_of_tasks(chosen, counts)) if best_per_task else chosen
+
+
+def best_of_tasks(episodes: Iterable[Episode], counts: ExportCounts) -> list[Episode]:
+    """One episode of each task: that of the highest reward, of those the one with the fewest turns, then the first."""
+    best: dict[str, Episode] = {}
+    for episode in episodes:
+        other = best.setdefault(episode.task.id, episode)
+        if other is episode:
+            continue
+        counts.not_best += 1
+        if (episode.reward, -len(episode.turns)) > (other.reward, -len(other.turns)):
+            best[episode.task.id] = episode
+    return list(best.values())
 
 
 def to_row(episode: Episode, arguments: ArgumentForm = "object") -> dict[str, Any]:
@@ -141,15 +159,3 @@ def _chosen(files: list[Path], counts: ExportCounts, min_reward: float | None) -
                 counts.low += 1
             else:
                 yield episode
-
-
-def _best(episodes: Iterator[Episode], counts: ExportCounts) -> list[Episode]:
-    best: dict[str, Episode] = {}
-    for episode in episodes:
-        other = best.setdefault(episode.task.id, episode)
-        if other is episode:
-            continue
-        counts.not_best += 1
-        if (episode.reward, -len(episode.turns)) > (other.reward, -len(other.turns)):
-            best[episode.task.id] = episode
-    return list(best.values())

@@ -82,3 +82,12 @@ def test_the_ramp_is_linear_inside_the_buffer(length, cost):
 def test_the_ramp_is_for_terminated_episodes():
     assert OverlongPenalty(0.5, 20, 100).cost(episode(StopReason.PARSE_FAILURE, (95, 5, False))) == 0
     assert OverlongPenalty(0.5, 20, 100).cost(episode(StopReason.MAX_TURNS, (5, 5, False))) == 0.5
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others():
+    # Rewards 1, 0, 0.5: the others' means are 0.25, 0.75 and 0.5.
+    found = compute_advantages([[1, 0, 0.5], [2, 4], [7]], "none", "leave_one_out")
+    assert found == [pytest.approx([0.75, -0.75, 0]), pytest.approx([-2, 2]), [0]]
+    scale = 0.5 + STD_EPSILON  # squared deviations 0.25 + 0.25, over n - 1 = 2
+    found = compute_advantages([[1, 0, 0.5]], "group", "leave_one_out")
+    assert found == [pytest.approx([0.75 / scale, -0.75 / scale, 0])]

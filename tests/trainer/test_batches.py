@@ -1,10 +1,15 @@
+import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from toys import make_trainer
 
 from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
+from llmgym_trainer.config import LOSS_TYPES
 from llmgym_trainer.rows import Row
 
 CPU = torch.device("cpu")
@@ -12,18 +17,20 @@ CPU = torch.device("cpu")
 
 def row(prompt: int, *segments: tuple[int, int], episode: int = 0, advantage: float = 1.0, tokens: int | None = None):
     """A row with ids 10, 11, …: ``prompt`` tokens, then (sampled, context) pairs."""
-    mask = [0] * prompt
-    for sampled, context in segments:
+    mask, turns = [0] * prompt, [-1] * prompt
+    for number, (sampled, context) in enumerate(segments):
         mask += [1] * sampled + [0] * context
+        turns += [number] * sampled + [-1] * context
     ids = list(range(10, 10 + len(mask)))
     logprobs = [-0.5 * bit for bit in mask]
-    built = Row(episode, 0, ids, mask, logprobs, prompt)
-    return TrainRow(built, advantage, built.num_trained if tokens is None else tokens)
+    built = Row(episode, 0, ids, mask, logprobs, prompt, turns)
+    return TrainRow(built, [advantage] * len(segments), built.num_trained if tokens is None else tokens)
 
 
 def test_tensors_pad_prompts_left_and_completions_right():
-    rows = [row(2, (2, 1), (1, 0), advantage=0.5), row(3, (1, 0), advantage=-2.0)]
-    tensors = to_tensors(rows, LossScale(False, 3, 4.0), count=2, pad_token_id=9, device=CPU)
+    rows = [row(2, (2, 1), (1, 0)), row(3, (1, 0), advantage=-2.0)]
+    rows[0].advantages = [0.5, -0.25]  # of its two turns
+    tensors = to_tensors(rows, LossScale(False, 1, 4.0), count=2, pad_token_id=9, device=CPU)
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
         "prompt_ids": [[9, 10, 11], [10, 11, 12]],
         "prompt_mask": [[0, 1, 1], [1, 1, 1]],
@@ -31,7 +38,7 @@ def test_tensors_pad_prompts_left_and_completions_right():
         "completion_mask": [[1, 1, 1, 1], [1, 0, 0, 0]],
         "tool_mask": [[1, 1, 0, 1], [1, 0, 0, 0]],
         "sampling_per_token_logps": [[-0.5, -0.5, 0, -0.5], [-0.5, 0, 0, 0]],
-        "advantages": [0.5, -2.0],
+        "advantages": [[0.5, 0.5, 0, -0.25], [-2, 0, 0, 0]],
     }
 
 
@@ -43,13 +50,13 @@ def test_weights_by_length_stand_in_the_tool_mask():
 
 
 def test_rows_of_padding_train_nothing():
-    tensors = to_tensors([row(2, (2, 1))], LossScale(False, 0, 1.0), count=3, pad_token_id=9, device=CPU)
+    tensors = to_tensors([row(2, (2, 1))], LossScale(False, 1, 1.0), count=3, pad_token_id=9, device=CPU)
     assert tensors["prompt_ids"].tolist() == [[10, 11], [9, 9], [9, 9]]
     assert tensors["prompt_mask"].tolist() == [[1, 1], [0, 1], [0, 1]]
     assert tensors["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
     assert tensors["tool_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
-    assert tensors["advantages"].tolist() == [1, 0, 0]
-    nothing = to_tensors([], LossScale(False, 0, 1.0), count=1, pad_token_id=9, device=CPU)
+    assert tensors["advantages"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
+    nothing = to_tensors([], LossScale(False, 1, 1.0), count=1, pad_token_id=9, device=CPU)
     assert nothing["prompt_ids"].tolist() == nothing["completion_ids"].tolist() == [[9]]
     assert nothing["tool_mask"].tolist() == [[0]]
 
@@ -82,7 +89,14 @@ def test_totals_over_processes():
 
 @pytest.mark.parametrize(
     ("loss_type", "weight", "denominator"),
-    [("dapo", 1, 14), ("cispo", 1, 14), ("bnpo", 1, 14), ("grpo", 7 / 2, 3 * 7), ("dr_grpo", 1, 3 * 100)],
+    [
+        ("dapo", 1, 14),
+        ("cispo", 1, 14),
+        ("bnpo", 1, 14),
+        ("grpo", 7 / 2, 3 * 7),
+        ("dr_grpo", 1, 3 * 100),
+        ("luspo", 7, 3 * 7),
+    ],
 )
 def test_scale_of_each_loss_type(loss_type, weight, denominator):
     scale = LossScale.of(loss_type, StepTotals(14, 3, 7, (3, 5, 1)), 100)
@@ -91,19 +105,33 @@ def test_scale_of_each_loss_type(loss_type, weight, denominator):
 
 
 def random_rows(vocab_size: int) -> list[TrainRow]:
-    """Five episodes of one to five rows; trained tokens of a row between 2 and 40."""
+    """Five episodes of one to five rows of two turns each; trained tokens of a row between 2 and 40."""
     chance = random.Random(1)
     rows = []
     for episode in range(5):
         parts = []
-        for _ in range(episode + 1):
-            prompt, turns = chance.randint(1, 12), [chance.choice([1, 2, 20]) for _ in range(2)]
-            mask = [0] * prompt + [1] * turns[0] + [0] * chance.randint(1, 5) + [1] * turns[1]
+        for part in range(episode + 1):
+            prompt, sampled, between = (
+                chance.randint(1, 12),
+                [chance.choice([1, 2, 20]) for _ in range(2)],
+                chance.randint(1, 5),
+            )
+            mask = [0] * prompt + [1] * sampled[0] + [0] * between + [1] * sampled[1]
+            turns = [-1] * prompt + [2 * part] * sampled[0] + [-1] * between + [2 * part + 1] * sampled[1]
             ids = [chance.randrange(5, vocab_size) for _ in mask]
-            parts.append(Row(episode, 0, ids, mask, [-1.0 * bit for bit in mask], prompt))
+            parts.append(Row(episode, 0, ids, mask, [-1.0 * bit for bit in mask], prompt, turns))
         tokens = sum(part.num_trained for part in parts)
-        rows += [TrainRow(part, chance.uniform(-2, 2), tokens) for part in parts]
+        advantages = [chance.uniform(-2, 2) for _ in range(2 * len(parts))]
+        rows += [TrainRow(part, advantages, tokens) for part in parts]
     return rows
+
+
+def test_the_random_rows_are_uneven():
+    rows = random_rows(300)
+    per_episode = [[r for r in rows if r.row.episode == e] for e in range(5)]
+    assert [len(found) for found in per_episode] == [1, 2, 3, 4, 5]
+    lengths = [r.row.num_trained for r in rows]
+    assert max(lengths) >= 10 * min(lengths)
 
 
 def plain_loss(model, reference, rows, loss_type, max_model_length, beta):
@@ -112,7 +140,8 @@ def plain_loss(model, reference, rows, loss_type, max_model_length, beta):
     for train_row in rows:
         ids, mask = torch.tensor([train_row.row.ids]), torch.tensor(train_row.row.mask[1:])
         logps = torch.log_softmax(model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
-        loss = -train_row.advantage * logps  # at ratio 1 this has the gradient of the clipped objective
+        advantages = torch.tensor([train_row.advantages[k] for k in train_row.row.turns[1:]])  # masked where k is -1
+        loss = -advantages * logps  # at ratio 1 this has the gradient of the clipped objective
         if beta:
             with torch.no_grad():
                 ref = torch.log_softmax(reference(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
@@ -122,26 +151,120 @@ def plain_loss(model, reference, rows, loss_type, max_model_length, beta):
     tokens = {r.row.episode: r.episode_tokens for r in rows}
     if loss_type == "grpo":
         return sum(sums[e] / tokens[e] for e in sums) / len(sums)
-    return sum(sums.values()) / (len(sums) * max_model_length if loss_type == "dr_grpo" else sum(tokens.values()))
+    total = sum(sums.values())
+    return total / {"dr_grpo": len(sums) * max_model_length, "luspo": len(sums)}.get(loss_type, sum(tokens.values()))
+
+
+def plain_gradients(trainer, rows):
+    """Gradients of :func:`plain_loss` under the trainer's settings, away from the reference model."""
+    config, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    with torch.no_grad():  # so that the KL term has a gradient
+        model.lm_head.weight.mul_(1.3)
+    plain_loss(model, trainer.ref_model, rows, config.loss_type, config.max_model_length, config.beta).backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert max(g.abs().max() for g in expected.values()) > 1e-3
+    model.zero_grad()
+    return expected
+
+
+def largest_difference(model, expected):
+    """The largest difference of gradients from those expected, as a share of the largest where that is above 1."""
+    found = max((p.grad - expected[name]).abs().max().item() for name, p in model.named_parameters())
+    model.zero_grad()
+    return found / max(1.0, *(gradient.abs().max().item() for gradient in expected.values()))
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
-@pytest.mark.parametrize("loss_type", ["dapo", "bnpo", "grpo", "dr_grpo", "cispo"])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_gradients_equal_a_plain_loss(model_dir, tmp_path, loss_type, beta):
     trainer = make_trainer(model_dir, tmp_path, loss_type=loss_type, beta=beta, epsilon_high=5.0, max_model_length=200)
-    model = trainer.model
-    rows = random_rows(model.config.vocab_size)
-    with torch.no_grad():  # away from the reference, so that the KL term has a gradient
-        model.lm_head.weight.mul_(1.3)
-    plain_loss(model, trainer.ref_model, rows, loss_type, 200, beta).backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
-    assert max(g.abs().max() for g in expected.values()) > 1e-3
+    rows = random_rows(trainer.model.config.vocab_size)
+    expected = plain_gradients(trainer, rows)
     for micro_batch_tokens in (1, 150, 100_000):
         trainer.args.micro_batch_tokens = micro_batch_tokens
-        model.zero_grad()
-        trainer._backward(model, rows)
-        for name, p in model.named_parameters():
-            torch.testing.assert_close(p.grad, expected[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        trainer._backward(trainer.model, rows)
+        assert largest_difference(trainer.model, expected) < 1e-5
+
+
+@pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dr_grpo", "luspo"])
+def test_the_normalisers_of_trl_fail_that_test(model_dir, tmp_path, loss_type):
+    trainer = make_trainer(
+        model_dir,
+        tmp_path,
+        loss_type=loss_type,
+        max_model_length=200,
+        micro_batch_tokens=150,
+        max_completion_length=100,
+    )
+    rows = random_rows(trainer.model.config.vocab_size)
+    expected = plain_gradients(trainer, rows)
+    batches = pack(rows, trainer.args.micro_batch_tokens)
+    trainer.current_gradient_accumulation_steps = len(batches)
+    assert trainer.loss_type == loss_type
+    for batch in batches:
+        inputs = to_tensors(batch, LossScale(False, 1, 1.0), count=len(batch), pad_token_id=4, device=CPU)
+        inputs["num_items_in_batch"] = inputs["tool_mask"].sum()
+        trainer._batch = inputs
+        trainer._compute_loss(trainer.model, inputs).backward()
+    assert largest_difference(trainer.model, expected) > 1e-3
+
+
+@pytest.mark.parametrize(("refused", "instead"), [("sapo", "grpo"), ("vespo", "dapo")])
+def test_the_loss_types_refused_have_the_gradient_of_another(model_dir, tmp_path, refused, instead):
+    trainer = make_trainer(model_dir, tmp_path)
+    rows = random_rows(trainer.model.config.vocab_size)[:6]
+    trainer.current_gradient_accumulation_steps = 1
+    gradients = []
+    for loss_type in (refused, instead):
+        inputs = to_tensors(rows, LossScale(False, 1, 1.0), count=6, pad_token_id=4, device=CPU)
+        inputs["num_items_in_batch"] = inputs["tool_mask"].sum()
+        trainer._batch, trainer.loss_type = inputs, loss_type
+        trainer._compute_loss(trainer.model, inputs).backward()
+        gradients.append({name: p.grad.clone() for name, p in trainer.model.named_parameters()})
+        assert gradients[-1]["lm_head.weight"].abs().max() > 1e-3
+        trainer.model.zero_grad()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-6, rtol=1e-4)
+
+
+TWO = """
+import json, os, sys
+sys.path.insert(0, {here!r})
+import torch
+torch.set_num_threads(1)
+from test_batches import largest_difference, plain_gradients, random_rows
+from toys import make_trainer
+from llmgym_trainer.config import LOSS_TYPES
+
+rank, found = int(os.environ["RANK"]), {{}}
+for loss_type in LOSS_TYPES:
+    trainer = make_trainer({model!r}, f"runs-{{rank}}", loss_type=loss_type, beta=0.3, epsilon_high=5.0, max_model_length=200, use_cpu=True)
+    rows = random_rows(trainer.model.config.vocab_size)
+    expected = plain_gradients(trainer, rows)
+    model = trainer.accelerator.prepare_model(trainer.model)
+    for sizes, episodes in (((1, 150, 100_000), (0, 3)), ((150,), (0, 1, 2, 3, 4))):
+        mine = [r for r in rows if (r.row.episode in episodes) == (rank == 0)]
+        for size in sizes:
+            trainer.args.micro_batch_tokens = size
+            trainer._backward(model, mine)
+            inner = trainer.accelerator.unwrap_model(model)
+            found[f"{{loss_type}} {{size}} {{len(episodes)}}"] = [len(mine), largest_difference(inner, expected)]
+with open(f"found-{{rank}}.json", "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_gradients_of_two_processes_equal_a_plain_loss(model_dir, tmp_path):
+    (tmp_path / "script.py").write_text(TWO.format(here=str(Path(__file__).parent), model=str(model_dir)))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    assert len(first) == 4 * len(LOSS_TYPES)
+    # Episodes 0 and 3 are 1 + 4 rows of 15; then the second process has none at all.
+    assert {(first[case][0], second[case][0]) for case in first} == {(5, 10), (15, 0)}
+    for found in (first, second):
+        assert {case: entry for case, entry in found.items() if entry[1] > 1e-5} == {}
 
 
 def test_rows_of_padding_change_no_gradient(model_dir, tmp_path, monkeypatch):

@@ -158,3 +158,37 @@ def test_help(capsys):
 def test_flags_without_a_value_are_true():
     with pytest.raises(ConfigError, match="overlong_masking takes bool, got '3'"):
         train_main(["ToolUseGame-v0", "--overlong-masking", "3"])
+
+
+def test_several_environments(here, stand_in):
+    arguments = ["ToolUseGame-v0", "--also", "CalculatorMath-v0=0.5", "--also", "ToolUseGame-v0"]
+    with pytest.raises(ConfigError, match="takes ENV or ENV=WEIGHT, got 'ToolUseGame-v0=much'"):
+        train_main(["ToolUseGame-v0", "--also", "ToolUseGame-v0=much"])
+    assert train_main(arguments) == 0
+    ((_, given),) = stand_in.calls
+    assert [(s.name, s.weight) for s in given["sources"]] == [
+        ("ToolUseGame-v0", 1.0), ("CalculatorMath-v0", 0.5), ("ToolUseGame-v0", 1.0),
+    ]  # fmt: skip
+    assert all(source.tasks and source.val_tasks for source in given["sources"])
+    assert "tasks" not in given
+
+
+def test_tasks_from_a_dataset(here, stand_in, capsys):
+    rows = [{"question": f"say {number}", "answer": str(number), "level": 1} for number in range(4)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = ["my_env.py:MyEnv", "--dataset", "rows.jsonl", "--dataset-option", "prompt=question"]
+    assert train_main([*dataset, "target=answer", "metadata=level", "limit=2", "--max-turns", "3"]) == 0
+    ((config, given),) = stand_in.calls
+    assert [(t.prompt, t.target, t.metadata) for t in given["tasks"]] == [
+        ("say 0", "0", {"level": 1}), ("say 1", "1", {"level": 1}),
+    ]  # fmt: skip
+    assert (config.max_turns, given["val_tasks"]) == (3, None)
+    for more, text in (
+        (["promt=question"], "Did you mean 'prompt'?"),
+        (["limit=few"], "limit takes a whole number, got 'few'"),
+        (["target=solution"], "no column 'solution'"),
+        (["limit"], "--dataset-option takes KEY=VALUE, got 'limit'"),
+        (["limit=1", "--tasks", "tasks.jsonl"], "either --tasks or --dataset"),
+    ):
+        assert main(["train", *dataset, *more]) == 2
+        assert text in capsys.readouterr().err

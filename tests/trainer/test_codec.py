@@ -303,7 +303,7 @@ def test_parse_failures_name_their_reason(completion, detail):
     turn = codec.parse(ids_of(codec, completion), "stop", call_id_prefix="call_0_")
     assert turn.message is None
     assert turn.stop is StopReason.PARSE_FAILURE
-    assert turn.raw_text == completion
+    assert turn.raw_text == completion.removesuffix("<|im_end|>")
     assert re.search(detail, turn.detail)
 
 
@@ -425,3 +425,21 @@ def test_templates_load_by_name_or_path(tmp_path):
         ConfigError, match=r"'compakt' is neither a file nor one of compact, hermes\. Did you mean 'compact'"
     ):
         load_chat_template("compakt")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("compact", "keeps the whole history, so an episode is one training row"),
+        ("qwen3", "where a user message comes in mid-episode, so expect 1 to 6 rows"),
+        ("qwen2_5", "after most turns, so expect 1 to 6 rows"),
+    ],
+)
+def test_the_report_says_how_many_rows_to_expect(name, expected):
+    assert expected in build_codec(name).probe().describe(6)
+
+
+def test_template_arguments_that_are_never_read_are_refused():
+    build_codec("qwen3", enable_thinking=False).probe()
+    with pytest.raises(ConfigError, match="the chat template never reads 'enable_thinkin'"):
+        build_codec("qwen3", enable_thinkin=False).probe()

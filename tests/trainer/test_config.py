@@ -1,4 +1,7 @@
 import dataclasses
+import inspect
+import re
+from pathlib import Path
 
 import pytest
 import trl
@@ -44,6 +47,18 @@ def test_defaults():
     assert config.given == {}
 
 
+def test_the_sampler_is_corrected_by_default_where_precision_is_low():
+    assert GRPOConfig(use_cpu=True).sampling_correction == "off"
+    assert GRPOConfig(use_cpu=True, bf16=True).sampling_correction == "token"
+    assert GRPOConfig(use_cpu=True, bf16=True, sampling_correction="off").sampling_correction == "off"
+
+
+@pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}])
+def test_a_correction_goes_with_the_whole_distribution_only(truncation):
+    with pytest.raises(ConfigError, match="another distribution than the one trained"):
+        GRPOConfig(sampling_correction="token", **truncation)
+
+
 def test_without_a_gpu_training_is_in_fp32():
     config = GRPOConfig(use_cpu=True)
     assert (config.bf16, config.fp16, config.gradient_checkpointing) == (False, False, False)
@@ -80,7 +95,9 @@ def test_loss_types(loss_type):
     if loss_type in LOSS_TYPES:
         assert GRPOConfig(loss_type=loss_type).loss_type == loss_type
     else:
-        with pytest.raises(ConfigError, match=f"loss_type='{loss_type}'.*allowed are dapo, cispo, bnpo, grpo, dr_grpo"):
+        with pytest.raises(
+            ConfigError, match=f"loss_type='{loss_type}'.*allowed are dapo, cispo, bnpo, grpo, dr_grpo, luspo"
+        ):
             GRPOConfig(loss_type=loss_type)
 
 
@@ -114,6 +131,23 @@ def test_loss_types(loss_type):
         ({"max_error_share": 1.5}, "max_error_share=1.5"),
         ({"scale_rewards": "grup"}, "scale_rewards='grup'"),
         ({"scale_rewards": None}, "scale_rewards=None"),
+        ({"advantage_baseline": "median"}, "advantage_baseline='median' is unknown; allowed are mean, leave_one_out"),
+        (
+            {"credit": "returns"},
+            "credit='returns' is unknown; allowed are episode, return, mt_grpo. Did you mean 'return'?",
+        ),
+        ({"turn_discount": 1.5, "credit": "return"}, "turn_discount=1.5 must be from 0 to 1"),
+        ({"turn_discount": 0.5}, "turn_discount belongs to credit='return', but credit='episode'"),
+        ({"turn_reward_weight": 0.5, "credit": "return"}, "turn_reward_weight belongs to credit='mt_grpo'"),
+        (
+            {"sampling_correction": "tokens"},
+            "sampling_correction='tokens' is unknown; allowed are off, token, sequence",
+        ),
+        ({"sampling_correction_cap": 0.5}, "sampling_correction_cap=0.5 must be at least 1"),
+        ({"max_steps_without_spread": 0}, "max_steps_without_spread must be"),
+        ({"parse_retries": -1}, "parse_retries must be"),
+        ({"metric_for_best_model": "reward"}, "metric_for_best_model='reward' must be a metric of the validation"),
+        ({"chat_template_kwargs": "yes"}, "chat_template_kwargs must be a mapping, got 'yes'"),
     ],
 )
 def test_values_out_of_range(changes, text):
@@ -187,6 +221,8 @@ def test_a_setting_that_yaml_cannot_hold(tmp_path):
         ("overlong_masking: 'true'", "overlong_masking", True),
         ("seed: 7", "seed", 7),
         ("scale_rewards: none", "scale_rewards", "none"),
+        ("chat_template_kwargs: '{\"enable_thinking\": false}'", "chat_template_kwargs", {"enable_thinking": False}),
+        ("chat_template_kwargs: {enable_thinking: false}", "chat_template_kwargs", {"enable_thinking": False}),
         ("lr_scheduler_kwargs: '{\"min_lr\": 0.1}'", "lr_scheduler_kwargs", {"min_lr": 0.1}),
     ],
 )
@@ -228,3 +264,13 @@ def test_an_empty_yaml_file_is_the_defaults(tmp_path):
 def test_texts_that_are_no_boolean():
     with pytest.raises(ConfigError, match="overlong_masking takes bool, got 'maybe'"):
         parse_settings({"overlong_masking": "maybe"}, source="command line")
+
+
+def test_the_page_of_rules_says_what_each_loss_type_of_trl_is():
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    table = dict(
+        re.findall(r"^\| `(\w+)`(?: \(default\))? \| (.*) \|$", page.partition("## The loss")[2], re.MULTILINE)
+    )
+    assert table == LOSS_TYPES | {name: f"refused: {why}" for name, why in OTHER_LOSS_TYPES.items()}
+    about = inspect.getdoc(trl.GRPOConfig).partition("loss_type (")[2].partition("mask_truncated_completions")[0]
+    assert set(re.findall(r'^\s*- `"(\w+)"`', about, re.MULTILINE)) == table.keys()

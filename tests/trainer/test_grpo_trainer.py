@@ -10,9 +10,10 @@ import trl
 from peft import LoraConfig, get_peft_model
 from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer
 
-from llmgym import StepResult, StopReason
+from llmgym import StepResult, StopReason, Task
+from llmgym.errors import ConfigError
 from llmgym_trainer.advantages import STD_EPSILON
-from llmgym_trainer.grpo_trainer import TooManyErrorsError
+from llmgym_trainer.grpo_trainer import NoSpreadError, TooManyErrorsError
 from llmgym_trainer.models import load_model
 from llmgym_trainer.rows import build_rows
 
@@ -138,7 +139,7 @@ def test_a_step_without_spread_leaves_weights_and_optimizer_as_they_are(model_di
 def test_a_kl_term_trains_on_groups_without_spread_too(model_dir, tmp_path, peft):
     trainer = make_trainer(model_dir, tmp_path, env=SameEnv, beta=0.5, peft_config=peft)
     rows = trainer._rows(trainer._rollout(0), 0)
-    assert [r.advantage for r in rows] == [0.0] * 8
+    assert [r.advantages for r in rows] == [[0.0]] * 8
     trainer._backward(trainer.model, rows)
     assert logged(trainer, "trained_tokens") == sum(r.row.num_trained for r in rows)
     assert logged(trainer, "kl") == pytest.approx(0, abs=1e-6)
@@ -200,6 +201,36 @@ def test_replacement_ends_after_its_rounds(model_dir, tmp_path):
     assert logged(trainer, "groups/zero_spread") == 2
 
 
+def test_a_run_that_never_finds_spread_ends_with_an_explanation(model_dir, tmp_path):
+    class NothingEnv(LetterEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            result.reward = 0.0
+            return result
+
+    settings = {"max_steps_without_spread": 3, "max_sampling_attempts": 2, "failed_parse_reward": 0.0}
+    trainer = make_trainer(model_dir, tmp_path, env=NothingEnv, num_steps=9, **settings)
+    before = copy.deepcopy(trainer.model.state_dict())
+    with pytest.raises(NoSpreadError, match=r"in 3 steps in a row.*\(mean 0\).*max_sampling_attempts=2"):
+        trainer.train()
+    assert trainer.state.global_step == 2  # the third one did not end
+    assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    assert len(list((trainer._reporter.folder / "episodes").glob("train-*"))) == 3
+
+
+def test_one_step_with_spread_begins_the_count_anew(model_dir, tmp_path):
+    class EveryThird(LetterEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            if trainer.state.global_step % 3 != 2:
+                result.reward = 0.5
+            return result
+
+    trainer = make_trainer(model_dir, tmp_path, env=EveryThird, num_steps=6, max_steps_without_spread=3)
+    trainer.train()
+    assert trainer.state.global_step == 6
+
+
 # Stop reasons.
 
 
@@ -225,7 +256,7 @@ def test_masked_episodes_count_in_the_baseline_and_train_nothing(model_dir, tmp_
     rows = trainer._rows(groups, 0)
     # Rewards 1, 0, 1, 0: mean 0.5, standard deviation sqrt(4 * 0.25 / 3).
     advantage = 0.5 / ((1 / 3) ** 0.5 + STD_EPSILON)
-    assert [r.advantage for r in rows] == pytest.approx([advantage, advantage])
+    assert [r.advantages for r in rows] == [[pytest.approx(advantage)]] * 2
     episodes = groups[0].episodes
     assert [e.provenance["advantage"] for e in episodes] == pytest.approx([advantage, -advantage] * 2)
     assert [e.provenance["trained"] for e in episodes] == [True, False] * 2
@@ -298,7 +329,7 @@ def test_the_group_goes_on_with_its_survivors(model_dir, tmp_path):
     rewards = [e.reward for e in group.episodes]
     spread = statistics.stdev(rewards)
     assert spread > 0
-    advantages = sorted(r.advantage for r in trainer._rows([group], 0))
+    advantages = sorted(r.advantages[0] for r in trainer._rows([group], 0))
     half = abs(rewards[0] - rewards[1]) / 2 / (spread + STD_EPSILON)
     assert advantages == pytest.approx([-half, half])
     assert logged(trainer, "error_ratio") == 0.5
@@ -352,6 +383,41 @@ def test_validation_runs_at_step_0_each_interval_and_the_end(model_dir, tmp_path
     assert all(key.startswith("val/") or key == "step" for line in validations for key in line)
     files = sorted(path.name for path in (trainer._reporter.folder / "episodes").iterdir())
     assert files == [f"train-00000{i}.jsonl" for i in (0, 1, 2)] + [f"val-00000{i}.jsonl" for i in (0, 2, 3)]
+
+
+@pytest.mark.parametrize(("greater", "rewards", "best"), [
+    (None, [0.2, 0.9, 0.5, 0.7], 1), (False, [0.2, 0.9, 0.1, 0.7], 2), (None, [0.9, 0.5, 0.6, 0.9], None)
+])  # fmt: skip
+def test_the_best_checkpoint_is_kept(model_dir, tmp_path, greater, rewards, best):
+    class Validated(LetterEnv):
+        async def reset(self, task):
+            self.validates = task.prompt == "val"
+            return await super().reset(task)
+
+        async def step(self, message):
+            result = await super().step(message)
+            if self.validates:
+                result.reward = rewards[trainer.state.global_step]
+            return result
+
+    settings = {"num_steps": 3, "validation_interval": 1, "save_total_limit": 1, "greater_is_better": greater}
+    trainer = make_trainer(
+        model_dir, tmp_path, env=Validated, val_tasks=[Task("val")], failed_parse_reward=0.0,
+        metric_for_best_model="val/reward", max_completion_length=100, **settings,
+    )  # fmt: skip
+    trainer.train()
+    kept = sorted(path.name for path in trainer._reporter.folder.glob("checkpoint-*"))
+    assert kept == sorted({"checkpoint-3", *([f"checkpoint-{best}"] if best else [])})
+    path = trainer.state.best_model_checkpoint
+    assert (path and path.rpartition("-")[2]) == (str(best) if best else None)
+
+
+def test_the_metric_of_the_best_checkpoint_must_exist(model_dir, tmp_path):
+    with pytest.raises(ConfigError, match="needs validation tasks"):
+        make_trainer(model_dir, tmp_path, metric_for_best_model="val/reward")
+    trainer = make_trainer(model_dir, tmp_path, metric_for_best_model="val/rewards", val_tasks=TASKS[:1])
+    with pytest.raises(ConfigError, match=r"no metric of this validation, which has .*Did you mean 'val/reward'"):
+        trainer.train()
 
 
 def test_validation_episodes_carry_the_version_of_the_weights(model_dir, tmp_path):
@@ -418,3 +484,28 @@ def test_trl_still_has_the_code_we_build_on(name):
         f"of llmgym_trainer/grpo_trainer.py (inputs of the loss, its denominators, metric names, what is saved), then "
         f"put {found!r} here."
     )
+
+
+def fail_first_turns(codec):
+    """Put the opener of a tool call into the first turn of each episode, as the codec reads it."""
+    opener, parse = codec.tokenizer.convert_tokens_to_ids("<tool_call>"), codec.parse
+
+    def parse_with_opener(ids, reason, *, call_id_prefix):
+        malformed = call_id_prefix == "call_0_" and ids[-1] in codec.end_of_turn_ids
+        return parse([*ids[:-1], opener, ids[-1]] if malformed else ids, reason, call_id_prefix=call_id_prefix)
+
+    codec.parse = parse_with_opener
+
+
+def test_corrected_turns_can_be_left_out_of_the_loss(model_dir, tmp_path):
+    for trained in (True, False):
+        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, parse_retries=1, train_corrected_turns=trained)
+        fail_first_turns(trainer.codec)
+        groups = trainer._rollout(0)
+        episodes = [e for g in groups for e in g.episodes if len(e.turns) == 4]
+        assert episodes
+        assert all([t.corrected for t in e.turns] == [True, False, False, False] for e in episodes)
+        assert logged(trainer, "parse_retries_per_episode") > 0
+        rows = trainer._rows(groups, 0)
+        assert rows
+        assert any(0 in row.row.turns for row in rows) == trained

@@ -77,7 +77,7 @@ def test_an_episode_ends_where_the_model_does(model_dir, tmp_path):
 def write_checkpoint(trainer, run: Path) -> Path:
     """What training leaves: a checkpoint in a run folder with its settings."""
     trainer.train()
-    (run / "config.yaml").write_text(yaml.safe_dump({"chat_template_kwargs": {"shout": True}}))
+    (run / "config.yaml").write_text(yaml.safe_dump({"chat_template_kwargs": {"system": ""}}))
     return run / "checkpoint-1"
 
 
@@ -105,7 +105,7 @@ def test_a_run_folder_and_its_checkpoint(model_dir, tmp_path, lora):
         loaded = made._engine._model.state_dict()
         for name, weights in trained.state_dict().items():
             torch.testing.assert_close(loaded[name], weights, msg=name)
-        assert made._codec._template_kwargs == {"shout": True}
+        assert made._codec._template_kwargs == {"system": ""}
     assert said(play(from_run)) == said(play(from_checkpoint))
 
 

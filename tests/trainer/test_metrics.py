@@ -6,7 +6,7 @@ from toys import TASKS, TalkEnv, settings
 
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.episode import TurnTokens, Usage
-from llmgym_trainer import GRPOConfig, train_multi_turn
+from llmgym_trainer import GRPOConfig, TaskSource, train_multi_turn
 from llmgym_trainer.metrics import RATIOS, EpisodeStats, rollout_metrics
 from llmgym_trainer.runs import read_metrics
 
@@ -28,6 +28,9 @@ def turn(sampled: int, context: int, calls: int = 0, errors: int = 0, **fields) 
     )
 
 
+MALFORMED = Turn(failure="no call", observation=[{"role": "user", "content": "once more"}])
+
+
 def stats(group: int, reason: StopReason, reward: float, *turns: Turn, cost: float = 0.0, **fields) -> EpisodeStats:
     episode = Episode(Task("x"), reason, reward, list(turns), **fields)
     return EpisodeStats.of(episode, (0, group), reward - cost)
@@ -39,7 +42,7 @@ def test_metrics_by_hand():
             stats(0, StopReason.TERMINATED, 1.0, turn(4, 10, calls=2, errors=1), turn(2, 3), metrics={"lookups": 2}),
             stats(0, StopReason.MAX_TURNS, 0.0, turn(6, 10), cost=0.5, close_error="OSError: gone"),
             stats(1, StopReason.TERMINATED, 0.5, turn(3, 10, calls=1), metrics={"lookups": 1, "kind": "a"}),
-            stats(1, StopReason.PARSE_FAILURE, 0.5, turn(9, 10, history_edited=True), metrics={"won": True}),
+            stats(1, StopReason.PARSE_FAILURE, 0.5, turn(9, 10, history_edited=True), MALFORMED, metrics={"won": True}),
             stats(1, StopReason.ERROR, 0.0),
         ],
         success_reward=1.0,
@@ -63,7 +66,8 @@ def test_metrics_by_hand():
             "frac_reward_zero_std": 1 / 2,
             "groups/best_reward": (1.0 + 0.5) / 2,
             "groups/with_success": 1 / 2,
-            "turns_per_episode": 5 / 4,
+            "turns_per_episode": 6 / 4,
+            "parse_retries_per_episode": 1 / 4,
             "tools/call_frequency": 3 / 4,
             "tools/errors_per_episode": 1 / 4,
             "tools/failure_frequency": 1 / 3,
@@ -105,7 +109,8 @@ def documented() -> dict[str, set[str]]:
 
 def generic(names) -> set[str]:
     """Names of an environment's own metrics as the page writes them."""
-    return {re.sub(r"^(val/)?env/.+", r"\1env/<name>", name) for name in names}
+    names = {re.sub(r"^(val/)?env/.+", r"\1env/<name>", name) for name in names}
+    return {re.sub(r"^by_env/[^/]+/", "by_env/<env>/", name) for name in names}
 
 
 def keys(result) -> tuple[set[str], set[str]]:
@@ -133,7 +138,8 @@ def test_the_page_explains_exactly_the_metrics_of_a_run(model_dir, tmp_path):
 def test_the_page_explains_what_some_settings_add(model_dir, tmp_path):
     page = documented()
     changes = {"loss_type": "cispo", "epsilon_high": 5.0, "beta": 0.1, "entropy_coef": 0.01}
-    steps, _ = keys(run(model_dir, tmp_path, **changes))
+    sources = [TaskSource(name, TASKS, TalkEnv, val_tasks=TASKS[:1]) for name in ("one", "two")]
+    steps, _ = keys(train_multi_turn(GRPOConfig(**settings(model_dir, tmp_path, **changes)), sources=sources))
     usual = page["Episodes"] | page["Groups"] | page["Training"] | page["Time"]
     assert steps - usual == page["Only with some settings"] - {"aux_loss"}
     assert {name.partition("/")[0] for name in usual - steps} == {"clip_ratio"}

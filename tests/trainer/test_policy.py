@@ -7,6 +7,7 @@ from families import LOOKUP, ScriptedEngine, ScriptedEnv, build_codec, ids_of, r
 from llmgym import EpisodeLimits, StepResult, StopReason, Task, run_episode
 from llmgym.errors import ConfigError
 from llmgym_trainer.policy import ModelPolicy
+from llmgym_trainer.rows import build_rows
 
 USER = {"role": "user", "content": "What is amber?"}
 AMBER = '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</tool_call><|im_end|>'
@@ -116,7 +117,28 @@ def test_parse_failure_keeps_its_tokens(codec):
     ids = ids_of(codec, "<tool_call>{<|im_end|>")
     episode = play(codec, ScriptedEngine([ids]))
     assert (episode.stop_reason, episode.reward) == (StopReason.PARSE_FAILURE, -0.1)
-    assert (episode.turns[0].raw_text, episode.turns[0].tokens.completion_ids) == ("<tool_call>{<|im_end|>", ids)
+    assert (episode.turns[0].raw_text, episode.turns[0].tokens.completion_ids) == ("<tool_call>{", ids)
+
+
+def test_a_corrected_turn_stays_in_its_row(codec):
+    bad = ids_of(codec, "<tool_call>{<|im_end|>")
+    engine = ScriptedEngine([bad, ids_of(codec, AMBER), ids_of(codec, "7<|im_end|>")])
+    episode = play(codec, engine, parse_retries=1)
+    assert episode.stop_reason is StopReason.TERMINATED
+    assert [turn.tokens.extends for turn in episode.turns] == [False, True, True]
+    said = episode.turns[0].observation[0]["content"]
+    between = ids_of(codec, f"\n<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n")
+    assert engine.prompts[1] == engine.prompts[0] + bad + between
+    (row,) = build_rows(episode, left_out=[0])
+    assert [i for i, bit in zip(row.ids, row.mask, strict=True) if bit] == ids_of(codec, AMBER) + ids_of(
+        codec, "7<|im_end|>"
+    )
+    assert row.ids[: row.prompt_length] == engine.prompts[0]
+    assert row.num_trained == sum(logprob < 0 for logprob in row.logprobs)
+    assert sorted(set(row.turns)) == [-1, 1, 2]
+    (whole,) = build_rows(episode)
+    assert whole.ids == row.ids
+    assert whole.num_trained == row.num_trained + len(bad)
 
 
 def test_an_edited_history_starts_a_new_row(codec):

@@ -1,6 +1,8 @@
 """From episode rewards to advantages: shaping, group baseline, scale. Plain numbers; knows no tensor.
 
-Sources: the group baseline and its division by the standard deviation are GRPO's (arXiv 2402.03300, section 4.1.2);
+Sources: the group's mean as baseline and the division by its standard deviation are GRPO's (arXiv 2402.03300, section
+4.1.2); no division is Dr. GRPO's (arXiv 2503.20783, section 3.1); one deviation for the whole batch is REINFORCE++'s
+(arXiv 2501.03262); the mean of the other episodes as baseline is leave-one-out, RLOO (arXiv 2402.14740, section 3.3);
 the soft overlong penalty is DAPO's (arXiv 2503.14476, section 3.4), stated for an episode's tokens.
 """
 
@@ -11,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgym.episode import Episode, StopReason
+
+BASELINES = ("mean", "leave_one_out")
 
 SPREAD_TOLERANCE = 1e-6
 STD_EPSILON = 1e-4
@@ -59,13 +63,17 @@ def has_spread(rewards: Sequence[float]) -> bool:
     return len(rewards) > 1 and max(rewards) - min(rewards) > SPREAD_TOLERANCE
 
 
-def compute_advantages(groups: Sequence[Sequence[float]], scale_rewards: str) -> list[list[float]]:
-    """Advantages of each episode: its reward minus its group's mean, divided by a standard deviation.
+def compute_advantages(
+    groups: Sequence[Sequence[float]], scale_rewards: str, baseline: str = "mean"
+) -> list[list[float]]:
+    """Advantages of each episode: its reward minus a baseline, divided by a standard deviation.
 
     Args:
         groups: Rewards, one sequence a group. A group of fewer than two has advantages 0.
         scale_rewards: ``"group"`` divides by the group's standard deviation, ``"batch"`` by that of all
             rewards, ``"none"`` by 1 (TRL's ``scale_rewards``). Deviations are the sample's (n - 1), plus 1e-4.
+        baseline: ``"mean"`` subtracts the mean of the group, ``"leave_one_out"`` that of its other episodes, which
+            does not depend on the episode's own reward and makes advantages n / (n - 1) times as large.
 
     Returns:
         The advantages in the shape of ``groups``.
@@ -82,5 +90,7 @@ def compute_advantages(groups: Sequence[Sequence[float]], scale_rewards: str) ->
             divisor = 1.0
         else:
             divisor = (statistics.stdev(rewards) if scale_rewards == "group" else batch_std) + STD_EPSILON
+        if baseline == "leave_one_out":
+            divisor *= (len(rewards) - 1) / len(rewards)
         result.append([(reward - mean) / divisor for reward in rewards])
     return result

@@ -17,12 +17,12 @@ class TrainRow:
 
     Attributes:
         row: The tokens.
-        advantage: The advantage of its episode.
+        advantages: The advantage of each turn of its episode.
         episode_tokens: Trained tokens of the whole episode, over all its rows.
     """
 
     row: Row
-    advantage: float
+    advantages: Sequence[float]
     episode_tokens: int
 
 
@@ -68,21 +68,23 @@ class LossScale:
     """
 
     weights_by_length: bool
-    longest: int
+    factor: float
     denominator: float
 
     @classmethod
     def of(cls, loss_type: str, totals: StepTotals, max_model_length: int) -> LossScale:
         """The scale of a loss type in :data:`llmgym_trainer.config.LOSS_TYPES` for the totals of a step."""
-        if loss_type == "grpo":  # weights are scaled up by `longest` so that none is under 1: TRL clamps sums there
-            return cls(True, totals.longest, float(totals.episodes * totals.longest))
+        by_length = loss_type == "grpo"
+        if by_length or loss_type == "luspo":
+            # Weights and denominator are `longest` times as large, so that neither is under 1: TRL clamps sums there.
+            return cls(by_length, totals.longest, float(totals.episodes * totals.longest))
         if loss_type == "dr_grpo":
-            return cls(False, totals.longest, float(totals.episodes * max_model_length))
-        return cls(False, totals.longest, float(totals.tokens))
+            return cls(False, 1, float(totals.episodes * max_model_length))
+        return cls(False, 1, float(totals.tokens))
 
     def weight(self, row: TrainRow) -> float:
         """Weight of each trained token of a row."""
-        return self.longest / row.episode_tokens if self.weights_by_length else 1.0
+        return self.factor / row.episode_tokens if self.weights_by_length else self.factor
 
 
 def pack(rows: Sequence[TrainRow], micro_batch_tokens: int) -> list[list[TrainRow]]:
@@ -117,15 +119,14 @@ def to_tensors(
 
     Returns:
         ``prompt_ids``, ``prompt_mask`` (B, P); ``completion_ids``, ``completion_mask``, ``tool_mask`` (the weight
-        of sampled tokens, else 0), ``sampling_per_token_logps`` (B, C); ``advantages`` (B,).
+        of trained tokens, else 0), ``sampling_per_token_logps`` (B, C); ``advantages`` (B, C).
     """
     width_p = max((r.row.prompt_length for r in rows), default=1)
     width_c = max((len(r.row.ids) - r.row.prompt_length for r in rows), default=1)
     prompt_ids = torch.full((count, width_p), pad_token_id)
     completion_ids = torch.full((count, width_c), pad_token_id)
     prompt_mask, completion_mask = torch.zeros(count, width_p, dtype=torch.long), torch.zeros(count, width_c).long()
-    tool_mask, logps = torch.zeros(count, width_c), torch.zeros(count, width_c)
-    advantages = torch.zeros(count)
+    tool_mask, logps, advantages = (torch.zeros(count, width_c) for _ in range(3))
     for i, train_row in enumerate(rows):
         row, split = train_row.row, train_row.row.prompt_length
         length = len(row.ids) - split
@@ -135,7 +136,7 @@ def to_tensors(
         completion_mask[i, :length] = 1
         tool_mask[i, :length] = torch.tensor(row.mask[split:], dtype=torch.float) * scale.weight(train_row)
         logps[i, :length] = torch.tensor(row.logprobs[split:])
-        advantages[i] = train_row.advantage
+        advantages[i, :length] = torch.tensor([train_row.advantages[k] if k >= 0 else 0.0 for k in row.turns[split:]])
     prompt_mask[len(rows) :, -1] = completion_mask[len(rows) :, 0] = 1  # a row of nothing has no finite attention
     tensors = {
         "prompt_ids": prompt_ids,

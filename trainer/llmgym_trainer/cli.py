@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from llmgym.errors import ConfigError, TaskError
+from llmgym.errors import ConfigError, TaskError, did_you_mean
 from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
 from llmgym_trainer.config import GRPOConfig, parse_settings
@@ -20,6 +20,8 @@ examples:
   llmgym train ToolUseGame-v0
   llmgym train ToolUseGame-v0 --model Qwen/Qwen3-0.6B --lora
   llmgym train my_env.py:MyEnv --tasks tasks.jsonl --model path/to/model
+  llmgym train my_env.py:MyEnv --dataset openai/gsm8k --dataset-option config=main prompt=question target=answer
+  llmgym train ToolUseGame-v0 --also CalculatorMath-v0=0.5
 """
 
 
@@ -38,6 +40,26 @@ def train_main(argv: list[str]) -> int:
     )
     parser.add_argument("env", help="registered id, module:Id-v0, module:Class or my_env.py:MyEnv")
     parser.add_argument("--tasks", metavar="JSONL", help="training tasks, instead of the environment's own")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="training tasks from a Hugging Face dataset: a hub name, a folder, or a JSONL, CSV or Parquet file",
+    )
+    parser.add_argument(
+        "--dataset-option",
+        metavar="KEY=VALUE",
+        action="extend",
+        nargs="+",
+        default=[],
+        help="config, split, limit, or a column: prompt=question target=answer id=name metadata=level,topic",
+    )
+    parser.add_argument(
+        "--also",
+        metavar="ENV[=WEIGHT]",
+        action="append",
+        default=[],
+        help="a further environment in the same run, with its own tasks; the first one has weight 1",
+    )
     parser.add_argument("--val-tasks", metavar="JSONL", help="held-out tasks, instead of the environment's own")
     parser.add_argument(
         "--task-option",
@@ -64,20 +86,25 @@ def train_main(argv: list[str]) -> int:
     config = GRPOConfig(**{**preset(model), **from_file, **given})
 
     entry = find(known.env)
-    options = dict(_key_value(text) for text in known.task_option)
-    tasks = load_tasks(known.tasks) if known.tasks else entry.load_tasks("train", **options)
+    options = dict(_key_value(text, "--task-option") for text in known.task_option)
+    tasks = _tasks(entry, known, options)
     val_tasks = _val_tasks(entry, known, options)
+    also = [_weighted(text) for text in known.also]
 
+    from llmgym_trainer.mixtures import TaskSource
     from llmgym_trainer.train import announce, train_multi_turn
 
-    result = train_multi_turn(
-        config,
-        tasks=tasks,
-        env_factory=entry.make_env,
-        val_tasks=val_tasks,
-        peft_config=default_lora() if known.lora or model == "smollm2" else None,
-        env_id=known.env,
-    )
+    data: dict[str, Any] = {
+        "tasks": tasks, "env_factory": entry.make_env, "val_tasks": val_tasks, "env_id": known.env,
+    }  # fmt: skip
+    if also:
+        first = TaskSource(_name(known.env), tasks, entry.make_env, val_tasks=val_tasks or ())
+        others = [
+            TaskSource(_name(name), found.load_tasks("train"), found.make_env, weight, _own_val_tasks(found, {}) or ())
+            for name, found, weight in also
+        ]
+        data = {"sources": [first, *others]}
+    result = train_multi_turn(config, **data, peft_config=default_lora() if known.lora or model == "smollm2" else None)
     announce(result)
     return 130 if result.interrupted else 0
 
@@ -89,15 +116,63 @@ def default_lora() -> Any:
     return LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
+def _tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) -> list[Task]:
+    if known.tasks and known.dataset:
+        raise ConfigError("give either --tasks or --dataset")
+    if known.dataset_option and not known.dataset:
+        raise ConfigError("--dataset-option belongs to --dataset")
+    if known.tasks:
+        return load_tasks(known.tasks)
+    if not known.dataset:
+        return entry.load_tasks("train", **options)
+
+    from llmgym_trainer.dataset_tasks import load_dataset_tasks
+
+    given: dict[str, Any] = dict(_key_value(text, "--dataset-option") for text in known.dataset_option)
+    allowed = ("config", "split", "limit", "prompt", "target", "id", "metadata")
+    for name in given:
+        if name not in allowed:
+            raise ConfigError(
+                f"--dataset-option {name}=…: allowed are {', '.join(allowed)}.{did_you_mean(name, allowed)}"
+            )
+    if "metadata" in given:
+        given["metadata"] = given["metadata"].split(",")
+    if "limit" in given:
+        if not given["limit"].isdigit():
+            raise ConfigError(f"--dataset-option limit takes a whole number, got {given['limit']!r}")
+        given["limit"] = int(given["limit"])
+    return load_dataset_tasks(known.dataset, **given)
+
+
 def _val_tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) -> list[Task] | None:
     if known.val_tasks:
         return load_tasks(known.val_tasks)
-    if known.tasks:
+    if known.tasks or known.dataset:
         return None
+    return _own_val_tasks(entry, options)
+
+
+def _own_val_tasks(entry: EnvEntry, options: dict[str, str]) -> list[Task] | None:
     try:
         return entry.load_tasks("val", **options)
     except TaskError:
         return None
+
+
+def _weighted(text: str) -> tuple[str, EnvEntry, float]:
+    """Read ``ENV`` or ``ENV=WEIGHT``."""
+    name, equals, weight = text.rpartition("=")
+    if not equals:
+        return text, find(text), 1.0
+    try:
+        return name, find(name), float(weight)
+    except ValueError:
+        raise ConfigError(f"--also takes ENV or ENV=WEIGHT, got {text!r}") from None
+
+
+def _name(env: str) -> str:
+    """The name of an environment in the metrics: its reference without folders."""
+    return env.rpartition("/")[2]
 
 
 def _settings(rest: list[str]) -> dict[str, Any]:
@@ -120,8 +195,8 @@ def _settings(rest: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _key_value(text: str) -> tuple[str, str]:
+def _key_value(text: str, option: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--task-option takes KEY=VALUE, got {text!r}")
+        raise ConfigError(f"{option} takes KEY=VALUE, got {text!r}")
     return key, value

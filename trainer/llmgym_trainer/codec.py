@@ -58,6 +58,18 @@ class ProbeReport:
     parallel_calls: bool
     rewrites: tuple[str, ...]
 
+    def describe(self, max_turns: int) -> str:
+        """One sentence for the user, with the training rows to expect of an episode of at most ``max_turns`` turns."""
+        what = f"chat template: {self.call_format} tool calls"
+        if not self.rewrites:
+            return f"{what}; it keeps the whole history, so an episode is one training row"
+        within = any("a tool result" in case and "user" not in case for case in self.rewrites)
+        often = "after most turns" if within else "where a user message comes in mid-episode"
+        return (
+            f"{what}; it rewrites earlier turns after {', '.join(self.rewrites)}. A new training row starts there: "
+            f"{often}, so expect 1 to {max_turns} rows an episode (the metric rows_per_episode)"
+        )
+
 
 def load_chat_template(name_or_path: str) -> str:
     """Return the text of a template shipped here (``compact``, ``hermes``) or of a template file.
@@ -209,7 +221,7 @@ class Codec:
         """
         stopped = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
         ids = list(completion_ids[:-1] if stopped else completion_ids)
-        raw_text = self.decode([index for index in completion_ids if index in self._known_ids])
+        raw_text = self.decode([index for index in ids if index in self._known_ids])
         if finish_reason == "length":
             return PolicyTurn(
                 stop=StopReason.CONTEXT_OVERFLOW, detail="the turn was cut by its token limit", raw_text=raw_text
@@ -237,6 +249,12 @@ class Codec:
             ConfigError: It cannot; the text says why and what to do.
         """
         ask, tools = [_USER], [_PROBE_TOOL]
+        words = set(re.findall(r"\w+", self.template))
+        unread = [name for name in self._template_kwargs if name not in words]
+        if unread:
+            raise ConfigError(
+                f"chat_template_kwargs: the chat template never reads {', '.join(map(repr, unread))}; leave it out"
+            )
         if self._try_text(ask, tools, True) == self._try_text(ask, [], True):
             raise ConfigError(f"the chat template ignores tools: they change nothing in the prompt; {_REMEDY}")
         if self.call_format is None:

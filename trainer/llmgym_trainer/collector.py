@@ -126,7 +126,7 @@ class Collector:
         seed: The run seed.
         max_concurrent_episodes: Episodes alive at once; None for all.
         episode_retries: Times a failed episode is tried again on a fresh environment.
-        env_id: Recorded in the episodes.
+        env_id: Recorded in the episodes; a function of the task where there are several environments.
         provenance: Recorded in the episodes.
     """
 
@@ -139,7 +139,7 @@ class Collector:
         seed: int,
         max_concurrent_episodes: int | None = None,
         episode_retries: int = 1,
-        env_id: str = "",
+        env_id: str | Callable[[Task], str] = "",
         provenance: dict[str, Any] | None = None,
     ) -> None:
         self._codec = codec
@@ -149,7 +149,7 @@ class Collector:
         self._seed = seed
         self._max_concurrent_episodes = max_concurrent_episodes
         self._episode_retries = episode_retries
-        self._env_id = env_id
+        self._env_id: Callable[[Task], str] = env_id if callable(env_id) else lambda task: env_id
         self._provenance = dict(provenance or {})
 
     async def collect(
@@ -216,7 +216,7 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",
-                env_id=self._env_id, episode_index=index, seed=self._seed, provenance=dict(self._provenance),
+                env_id=self._env_id(task), episode_index=index, seed=self._seed, provenance=dict(self._provenance),
             )  # fmt: skip
         policy = ModelPolicy(
             self._codec,
@@ -228,5 +228,5 @@ class Collector:
         )
         return await run_episode(
             env, task, policy, limits,
-            seed=self._seed, episode_index=index, env_id=self._env_id, provenance=self._provenance,
+            seed=self._seed, episode_index=index, env_id=self._env_id(task), provenance=self._provenance,
         )  # fmt: skip

@@ -16,6 +16,9 @@ import yaml
 
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
+from llmgym_trainer.advantages import BASELINES
+from llmgym_trainer.credit import CREDITS, Credit
+from llmgym_trainer.sampling_correction import LEVELS
 
 DERIVED = {
     "num_generations": "episodes_per_task",
@@ -45,17 +48,20 @@ REFUSED = {
     "use_vllm": (False, "only the embedded transformers engine samples so far"),
     "use_transformers_continuous_batching": (False, "the embedded engine already batches continuously in its own way"),
     "num_iterations": (1, "each batch of episodes is trained on once"),
+    "importance_sampling_level": ("token", "each batch is trained on once, where both levels have one gradient"),
     "top_p": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
     "top_k": (0, "the log-probabilities would be those of another distribution than the one trained"),
     "min_p": (None, "the log-probabilities would be those of another distribution than the one trained"),
     "repetition_penalty": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
     "generation_kwargs": (None, "the sampling engine has no further settings"),
     "cache_implementation": (None, "the sampling engine brings its own cache"),
-    "reward_weights": (None, "the reward comes from the environment as one number"),
+    "reward_weights": (None, "the parts of a reward are weighed in the environment: ToolEnv.reward_weights"),
     "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
     "sync_ref_model": (False, "the reference model stays the initial one"),
     "save_strategy": ("steps", "a run ends with a checkpoint; save_steps says how often there is one before"),
     "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
+    "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last ones"),
+    "vllm_importance_sampling_correction": (True, "it acts with vLLM only; set sampling_correction"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
     "max_steps_off_policy": (
         None,
@@ -71,13 +77,14 @@ LOSS_TYPES = {
     "bnpo": "as dapo: the step is one batch, however many micro-batches it takes",
     "grpo": "mean over episodes of the mean over the episode's trained tokens",
     "dr_grpo": "sum over trained tokens / (episodes x max_model_length)",
+    "luspo": "sum over trained tokens / episodes: a long episode weighs more, however many rows it became (TRL's "
+    "advice on importance_sampling_level changes nothing at a ratio of 1)",
 }
 """Loss types that train correctly on rows that vary in number, and their denominator."""
 
 OTHER_LOSS_TYPES = {
-    "sapo": "TRL divides it by rows, which would weigh an episode by its number of rows",
-    "luspo": "its sequence ratio and length weight are defined for one row an episode",
-    "vespo": "its sequence weight is defined for one row an episode",
+    "sapo": "each batch is trained on once, and at that ratio of 1 its soft gate has the gradient of grpo: use that",
+    "vespo": "each batch is trained on once, and at that ratio of 1 its sequence weight is 1, which is dapo: use that",
 }
 
 SCALES = ("group", "batch", "none", True, False)
@@ -112,6 +119,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         None, "Tokens of one assistant turn. None: what is left of the episode."
     )
     failed_parse_reward: float = _setting(-0.1, "Reward of an episode whose output is no valid message or tool call.")
+    parse_retries: int = _setting(
+        0, "Malformed turns of an episode that get a correction and another turn instead of ending it."
+    )
+    train_corrected_turns: bool = _setting(
+        True, "Malformed turns that were corrected train with their episode; False leaves their tokens out of the loss."
+    )
     env_timeout_s: float | None = _setting(120.0, "Seconds inside the environment an episode may use in all.")
     overlong_penalty: float | None = _setting(
         None, "What a spent length or turn budget costs (a positive number). None: nothing."
@@ -120,6 +133,25 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         0, "Terminated episodes in the last part of max_model_length pay a linear share."
     )
     overlong_masking: bool = _setting(False, "Truncated episodes train nothing; their rewards stay in the baseline.")
+    advantage_baseline: str = _setting(
+        "mean", "What a reward is compared with: 'mean' of its group, or 'leave_one_out', the mean of the others."
+    )
+    credit: str = _setting(
+        "episode",
+        "What a turn's advantage comes from: the 'episode' reward; its discounted 'return' of turn rewards; or "
+        "'mt_grpo', turn rewards beside the outcome. An environment gives turn rewards as StepResult.reward.",
+    )
+    turn_discount: float = _setting(1.0, "Discount from turn to turn of credit='return', from 0 to 1.")
+    turn_reward_weight: float = _setting(1.0, "Weight of the turn rewards in credit='mt_grpo'.")
+    sampling_correction: str | None = _setting(
+        None,
+        "Importance weights for samplers whose probabilities differ a little: 'token', 'sequence' (one "
+        "length-normalised ratio a row), or 'off'. None: 'token' in bf16 and fp16, else 'off'.",
+    )
+    sampling_correction_cap: float = _setting(2.0, "Largest importance weight; larger ratios are cut to it.")
+    max_steps_without_spread: int | None = _setting(
+        20, "The run ends after this many steps in a row without a group that could train anything. None: never."
+    )
     max_sampling_attempts: int = _setting(1, "Rounds of sampling; groups without spread are replaced by fresh tasks.")
     validation_interval: int = _setting(10, "Steps between validations; there is one at step 0 and at the end too.")
     sequential_validation: bool = _setting(False, "Run validation episodes one at a time.")
@@ -137,6 +169,11 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
     run_name: str | None = _setting(None, "Name of the run and of its folder. None takes the time.")
     runs_dir: str = _setting("runs", "Folder that holds the run folders.")
 
+    metric_for_best_model: str | None = _setting(
+        None,
+        "A metric of the validation, such as val/success: the checkpoint where it is best is kept beside the last ones "
+        "(highest, unless greater_is_better=False).",
+    )
     logging_steps: float = _setting(1, "Steps between two lines of metrics.")
     save_steps: float = _setting(50, "Steps between checkpoints; there is one at the end too.")
     save_total_limit: int | None = _setting(2, "Checkpoints kept.")
@@ -203,10 +240,16 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             "max_model_length",
         ):
             self._at_least(name, 1)
-        for name in ("max_turns", "val_max_turns", "max_completion_length", "max_concurrent_episodes"):
+        for name in (
+            "max_turns",
+            "val_max_turns",
+            "max_completion_length",
+            "max_concurrent_episodes",
+            "max_steps_without_spread",
+        ):
             if getattr(self, name) is not None:
                 self._at_least(name, 1)
-        for name in ("overlong_buffer_tokens", "episode_retries"):
+        for name in ("overlong_buffer_tokens", "episode_retries", "parse_retries"):
             self._at_least(name, 0)
         reserve = EpisodeLimits().reply_reserve_tokens
         if self.max_model_length <= reserve:
@@ -234,6 +277,23 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(f"val_temperature={self.val_temperature} must be 0 (greedy) or positive")
         if self.scale_rewards not in SCALES:
             raise ConfigError(f"scale_rewards={self.scale_rewards!r} is unknown; allowed are {', '.join(SCALES[:3])}")
+        self._one_of("advantage_baseline", BASELINES)
+        self._one_of("credit", CREDITS)
+        if not 0 <= self.turn_discount <= 1:
+            raise ConfigError(f"turn_discount={self.turn_discount} must be from 0 to 1")
+        for name, credit in (("turn_discount", "return"), ("turn_reward_weight", "mt_grpo")):
+            if getattr(self, name) != 1.0 and self.credit != credit:
+                raise ConfigError(f"{name} belongs to credit={credit!r}, but credit={self.credit!r}")
+        if self.sampling_correction is not None:
+            self._one_of("sampling_correction", LEVELS)
+        if not self.sampling_correction_cap >= 1:
+            raise ConfigError(f"sampling_correction_cap={self.sampling_correction_cap} must be at least 1")
+        if self.metric_for_best_model is not None and not self.metric_for_best_model.startswith("val/"):
+            raise ConfigError(
+                f"metric_for_best_model={self.metric_for_best_model!r} must be a metric of the validation, such as 'val/success'"
+            )
+        if not isinstance(self.chat_template_kwargs, (dict, type(None))):
+            raise ConfigError(f"chat_template_kwargs must be a mapping, got {self.chat_template_kwargs!r}")
         if not 0 <= self.max_error_share <= 1:
             raise ConfigError(f"max_error_share={self.max_error_share} is a share, from 0 to 1")
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -241,6 +301,13 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(
                 f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays "
                 f"on one); use a multiple of {world_size}"
+            )
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed:
+            raise ConfigError(
+                f"{name}={value!r} is unknown; allowed are {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
             )
 
     def _at_least(self, name: str, least: int) -> None:
@@ -265,9 +332,17 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         on_gpu = torch.cuda.is_available() and not self.use_cpu
         if self.bf16 is None:
             self.bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported()
+        if self.sampling_correction is None:
+            self.sampling_correction = "token" if self.bf16 or self.fp16 else "off"
         if self.gradient_checkpointing is None:
             self.gradient_checkpointing = on_gpu
         self.activation_checkpointing = self.gradient_checkpointing
+
+    def make_credit(self) -> Credit:
+        """How the rewards of a step become advantages."""
+        return Credit(
+            self.credit, self.turn_discount, self.turn_reward_weight, self.scale_rewards, self.advantage_baseline
+        )
 
     @property
     def given(self) -> dict[str, Any]:
@@ -287,6 +362,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             max_completion_length=self.max_completion_length,
             env_timeout_s=self.env_timeout_s,
             failed_parse_reward=self.failed_parse_reward,
+            parse_retries=self.parse_retries,
         )
 
     @classmethod
@@ -353,7 +429,7 @@ def _convert(name: str, value: Any, hint: Any, source: str) -> Any:
         )
     if value.lower() in ("none", "null") and _accepts(hint, type(None)):
         return None
-    if _accepts(hint, str):
+    if _accepts(hint, str) and not (_accepts(hint, dict) and value.lstrip().startswith("{")):
         return value
     try:
         if _accepts(hint, bool) and value.lower() in ("true", "false"):

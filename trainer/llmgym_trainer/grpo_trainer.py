@@ -12,17 +12,21 @@ Where this departs from ``trl.GRPOTrainer`` (1.16):
    count rows or one micro-batch (see :class:`llmgym_trainer.batches.LossScale`). The token loss is TRL's.
 5. Groups whose rewards are all alike cost no forward pass and are not in the denominator, unless a KL term or an
    entropy bonus needs them. A step without any row leaves weights and optimizer state as they are.
-6. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is printed
+6. Advantages are one a token, shape (B, T), which TRL's loss allows: turns may differ (:mod:`llmgym_trainer.credit`).
+   The importance weights between sampler and trainer multiply them, between the forward pass that gives the trainer's
+   probabilities and the loss. TRL's own correction acts only with vLLM.
+7. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is printed
    or reported by TRL's callbacks.
 
 Overridden: ``get_train_dataloader``, ``training_step``, ``train``, ``log``, ``_save``, ``_save_checkpoint`` (no
-model card), ``_get_per_token_logps_and_entropies`` (only to read its result).
+model card), ``_get_per_token_logps_and_entropies`` (its result is read, and the advantages weighed).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +34,7 @@ from typing import Any
 
 import torch
 import trl
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
@@ -38,25 +42,32 @@ from trl.trainer.utils import use_adapter
 
 from llmgym.env import Env
 from llmgym.episode import Episode
-from llmgym.errors import ConfigError, LLMGymError
+from llmgym.errors import ConfigError, LLMGymError, did_you_mean
 from llmgym.task import Task
 from llmgym.versions import provenance
-from llmgym_trainer.advantages import OverlongPenalty, compute_advantages, has_spread
+from llmgym_trainer.advantages import OverlongPenalty
 from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.collector import Collector, Group, TaskStream
 from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.credit import EpisodeRewards
 from llmgym_trainer.engine import Engine
 from llmgym_trainer.engine_transformers import TransformersEngine
 from llmgym_trainer.interrupts import StopRequest, run_until_closed
 from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
+from llmgym_trainer.mixtures import Mixture, MixtureStream
 from llmgym_trainer.models import STATE_FILE
 from llmgym_trainer.reporting import Reporter
 from llmgym_trainer.rows import build_rows
+from llmgym_trainer.sampling_correction import importance_ratios
 
 
 class TooManyErrorsError(LLMGymError, RuntimeError):
     """More episodes failed than ``max_error_share`` allows."""
+
+
+class NoSpreadError(LLMGymError, RuntimeError):
+    """No group could train anything for ``max_steps_without_spread`` steps in a row."""
 
 
 class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no type information
@@ -73,6 +84,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         peft_config: Adapter to train, such as ``peft.LoraConfig``.
         stop: Asks the run to stop; None makes one that never does.
         env_id: Recorded in the episodes.
+        mixture: Where ``tasks`` and ``env_factory`` come from when there are several environments.
 
     Raises:
         ConfigError: A setting, the number of tasks, or the chat template cannot work.
@@ -91,14 +103,23 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         peft_config: PeftConfig | None = None,
         stop: StopRequest | None = None,
         env_id: str = "",
+        mixture: Mixture | None = None,
     ) -> None:
         if len(tasks) < config.batch_size:
             raise ConfigError(
                 f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
             )
+        if config.metric_for_best_model is not None and not val_tasks:
+            raise ConfigError(
+                f"metric_for_best_model={config.metric_for_best_model!r} needs validation tasks (val_tasks)"
+            )
         self._limits = config.limits()
         self._val_limits = config.limits(validation=True)
+        self._credit = config.make_credit()
         self._last_logps: torch.Tensor | None = None
+        self._last_ratios: torch.Tensor | None = None
+        self._batch: dict[str, Any] | None = None
+        self._steps_without_spread = 0
         self._seen_tokens = 0
         self._validated_at: int | None = None
         super().__init__(
@@ -122,7 +143,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             template_kwargs=config.chat_template_kwargs,
             extra_stop_ids=_as_list(model.generation_config.eos_token_id),
         )
-        self.codec.probe()
+        reporter.write(self.codec.probe().describe(self._limits.max_turns))
         sampled_from: Any = self.accelerator.unwrap_model(self.model)
         self.engine: Engine = TransformersEngine(sampled_from, forward_context=self.accelerator.autocast)
         self.collector = Collector(
@@ -132,10 +153,16 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             seed=config.seed,
             max_concurrent_episodes=config.max_concurrent_episodes,
             episode_retries=config.episode_retries,
-            env_id=env_id,
+            env_id=env_id if mixture is None else mixture.source_of,
             provenance={**provenance(), "model": config.model, "template_hash": self.codec.template_hash},
         )
-        self.task_stream = TaskStream(tasks, seed=config.seed, shuffle=bool(config.shuffle_dataset))
+        shuffle = bool(config.shuffle_dataset)
+        self.task_stream: TaskStream | MixtureStream = (
+            TaskStream(tasks, seed=config.seed, shuffle=shuffle)
+            if mixture is None
+            else mixture.stream(seed=config.seed, shuffle=shuffle, batch_size=config.batch_size)
+        )
+        self._source_of: Callable[[Task], str] = mixture.source_of if mixture is not None else lambda task: ""
         self._val_tasks = list(val_tasks or [])
         self._overlong = OverlongPenalty(
             config.overlong_penalty, config.overlong_buffer_tokens, config.max_model_length
@@ -165,6 +192,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         rows = self._rows(groups, step)
         trained = time.perf_counter()
         loss = self._backward(model, rows)
+        self._check_spread()
         self._add("time/training", time.perf_counter() - trained)
         self._add("step_time", time.perf_counter() - began)
         return loss
@@ -197,7 +225,31 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             metrics.pop(name, None)  # groups of one episode
         metrics["val/time"] = time.perf_counter() - began
         self._reporter.validation(step, metrics)
+        self._keep_best(step, metrics)
         return metrics
+
+    def _keep_best(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a checkpoint when ``metric_for_best_model`` is better than ever; TRL's rotation then spares it."""
+        name, state = self.args.metric_for_best_model, self.state
+        if name is None:
+            return
+        value = metrics.get(name)
+        if value is None:
+            raise ConfigError(
+                f"metric_for_best_model={name!r} is no metric of this validation, which has {', '.join(sorted(metrics))}."
+                f"{did_you_mean(name, metrics)}"
+            )
+        better = state.best_metric is None or (
+            value > state.best_metric if self.args.greater_is_better else value < state.best_metric
+        )
+        if not better:
+            return
+        state.best_metric, state.best_global_step = value, step
+        if step > 0:  # the model that the run began with is kept where it came from
+            path = Path(self.args.output_dir) / f"checkpoint-{step}"
+            exists: bool = broadcast_object_list([path.is_dir()])[0]
+            state.best_model_checkpoint = str(path if exists else self.save_now())
+            self._reporter.write(f"best {name} so far: {value:.3f}; kept as {path}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Hand a step's metrics to the reporter as well."""
@@ -221,7 +273,18 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        batch = self._batch
+        assert batch is not None  # only the loss calls this method of ours
         self._last_logps = result[0].detach()
+        level = self.args.sampling_correction
+        self._last_ratios = importance_ratios(
+            self._last_logps,
+            batch["sampling_per_token_logps"],
+            batch["tool_mask"],
+            "token" if level == "off" else level,
+        )
+        if level != "off":  # the loss reads the advantages after this call
+            batch["advantages"] = batch["advantages"] * self._last_ratios.clamp(max=self.args.sampling_correction_cap)
         return result
 
     # Rollout
@@ -246,7 +309,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             )
             everything += groups
             last = attempt == config.max_sampling_attempts - 1
-            kept += [g for g in groups if last or has_spread([self._shaped(e) for e in g.episodes])]
+            kept += [g for g in groups if last or self._credit.has_spread(self._rewards(g))]
         self._add("time/rollout", time.perf_counter() - began)
         self._add("time/sampling", self.collector.clock.sampling_s - sampling_s)
         self._add("time/env", self.collector.clock.env_s - env_s)
@@ -291,10 +354,13 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _stats(self, groups: Sequence[Group]) -> list[EpisodeStats]:
         rank = self.accelerator.process_index
         return [
-            EpisodeStats.of(episode, (rank, number), self._shaped(episode))
+            EpisodeStats.of(episode, (rank, number), self._shaped(episode), self._source_of(episode.task))
             for number, group in enumerate(groups)
             for episode in (*group.episodes, *group.failed)
         ]
+
+    def _rewards(self, group: Group) -> list[EpisodeRewards]:
+        return [EpisodeRewards.of(episode, self._shaped(episode)) for episode in group.episodes]
 
     def _shaped(self, episode: Episode) -> float:
         return episode.reward - self._overlong.cost(episode)
@@ -304,25 +370,32 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _rows(self, groups: Sequence[Group], step: int) -> list[TrainRow]:
         """Advantages and rows of this process's groups; everything sampled is recorded with its advantage."""
         config = self.args
-        rewards = [[self._shaped(episode) for episode in group.episodes] for group in groups]
-        everywhere: list[list[float]] = gather_object(rewards)  # scale_rewards="batch" needs those of all processes
+        rewards = [self._rewards(group) for group in groups]
+        everywhere: list[list[EpisodeRewards]] = gather_object(rewards)  # scale_rewards="batch" needs all processes'
         first = sum(gather_object([len(rewards)])[: self.accelerator.process_index])
-        advantages = compute_advantages(everywhere, config.scale_rewards)[first : first + len(rewards)]
+        advantages = self._credit.advantages(everywhere)[first : first + len(rewards)]
         needs_all = config.beta != 0.0 or self._entropy_bonus_enabled
         rows: list[TrainRow] = []
         rows_of_episode: list[int] = []
         zero_spread = 0
         for group, group_rewards, group_advantages in zip(groups, rewards, advantages, strict=True):
-            spread = has_spread(group_rewards)
+            spread = self._credit.has_spread(group_rewards)
             zero_spread += not spread
-            for episode, shaped, advantage in zip(group.episodes, group_rewards, group_advantages, strict=True):
+            for episode, earned, by_turn in zip(group.episodes, group_rewards, group_advantages, strict=True):
                 trains = (spread or needs_all) and not (config.overlong_masking and episode.truncated)
-                episode.provenance |= {"shaped_reward": shaped, "advantage": advantage, "trained": trains}
+                episode.provenance |= {"shaped_reward": earned.outcome, "trained": trains}
+                if self._credit.kind == "episode":
+                    episode.provenance["advantage"] = by_turn[0] if by_turn else 0.0
+                else:
+                    episode.provenance["turn_advantages"] = by_turn
                 if not trains:
                     continue
-                built = build_rows(episode, len(rows_of_episode))
+                left_out = (
+                    [] if config.train_corrected_turns else [k for k, t in enumerate(episode.turns) if t.corrected]
+                )
+                built = build_rows(episode, len(rows_of_episode), left_out=left_out)
                 tokens = sum(row.num_trained for row in built)
-                rows += [TrainRow(row, advantage, tokens) for row in built]
+                rows += [TrainRow(row, by_turn, tokens) for row in built]
                 if built:
                     rows_of_episode.append(len(built))
         self._reporter.episodes(
@@ -331,10 +404,28 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             self.accelerator.process_index,
             [e for g in self._everything for e in (*g.episodes, *g.failed)],
         )
-        totals = gather_object([(zero_spread, sum(rows_of_episode), len(rows_of_episode))])
-        self._add("groups/zero_spread", float(sum(t[0] for t in totals)))
-        self._add("rows_per_episode", sum(t[1] for t in totals) / max(sum(t[2] for t in totals), 1))
+        totals = gather_object([(zero_spread, len(groups), sum(rows_of_episode), len(rows_of_episode))])
+        without, every = (sum(t[k] for t in totals) for k in (0, 1))
+        self._add("groups/zero_spread", float(without))
+        self._add("rows_per_episode", sum(t[2] for t in totals) / max(sum(t[3] for t in totals), 1))
+        self._steps_without_spread = self._steps_without_spread + 1 if without == every else 0
         return rows
+
+    def _check_spread(self) -> None:
+        """Raise :class:`NoSpreadError` after too many steps in a row in which there was nothing to compare."""
+        config, limit = self.args, self.args.max_steps_without_spread
+        if limit is None or self._steps_without_spread < limit:
+            return
+        rewards = [reward for reward in self._metrics["train"].get("reward", []) if reward == reward]
+        mean = f"{statistics.fmean(rewards):.3g}" if rewards else "unknown"
+        raise NoSpreadError(
+            f"in {limit} steps in a row all episodes of a task got the same reward (mean {mean}), so there was nothing "
+            f"to learn from. If the reward is at its best, the tasks are too easy; if it is at its worst, they are too "
+            f"hard: take other tasks, give partial credit, or warm the model up (llmgym warmup). Else raise temperature="
+            f"{config.temperature}, episodes_per_task={config.episodes_per_task} or max_sampling_attempts="
+            f"{config.max_sampling_attempts}. All episodes are in {self._reporter.folder / 'episodes'}; "
+            f"max_steps_without_spread=None goes on all the same"
+        )
 
     def _backward(self, model: Any, rows: list[TrainRow]) -> torch.Tensor:
         """All micro-batches of the step. Gradients are None afterwards when no process has a row."""
@@ -355,6 +446,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             return total_loss
         scale = LossScale.of(self.args.loss_type, totals, self.args.max_model_length)
         differences: list[torch.Tensor] = []
+        ratios: list[torch.Tensor] = []
         self.loss_type = self._token_loss_type
         self.current_gradient_accumulation_steps = totals.micro_batches  # what TRL divides an entropy bonus by
         for number, count in enumerate(totals.micro_batch_rows):
@@ -372,16 +464,16 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                 inputs["ref_per_token_logps"] = self._reference_logps(inputs)
             is_last = number == totals.micro_batches - 1
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                self._batch = inputs
                 loss = self.compute_loss(model, inputs)
                 self.accelerator.backward(loss)
             total_loss += loss.detach()
-            differences.append(self._sampling_differences(inputs))
-        every = torch.cat(differences)
-        gathered: list[tuple[float, int, float]] = gather_object(
-            [(every.sum().item(), every.numel(), every.max().item() if every.numel() else 0.0)]
-        )
-        self._add("sampling/sampling_logp_difference/mean", sum(g[0] for g in gathered) / sum(g[1] for g in gathered))
-        self._add("sampling/sampling_logp_difference/max", max(g[2] for g in gathered))
+            trained = inputs["tool_mask"] > 0
+            assert self._last_logps is not None and self._last_ratios is not None
+            differences.append((self._last_logps - inputs["sampling_per_token_logps"]).abs()[trained].float())
+            ratios.append(self._last_ratios[trained])
+        self._add_spread("sampling/sampling_logp_difference", torch.cat(differences), ("mean", "max"))
+        self._add_spread("sampling/importance_sampling_ratio", torch.cat(ratios), ("min", "mean", "max"))
         return total_loss
 
     def _check_stop(self, model: Any) -> None:
@@ -399,11 +491,17 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
                 return super()._get_per_token_logps_and_entropies(self.model, ids, mask, keep)[0]
 
-    def _sampling_differences(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """|training forward's log-probability - sampler's| of each trained token, shape (tokens,)."""
-        assert self._last_logps is not None
-        trained = inputs["tool_mask"] > 0
-        return (self._last_logps - inputs["sampling_per_token_logps"]).abs()[trained].float()
+    def _add_spread(self, name: str, values: torch.Tensor, which: Sequence[str]) -> None:
+        """Add minimum, mean or maximum of the values of all processes, shape (tokens,)."""
+        mine = (values.min().item(), values.sum().item(), values.max().item()) if values.numel() else None
+        gathered = [g for g in gather_object([(mine, values.numel())]) if g[0] is not None]
+        found = {
+            "min": min(g[0][0] for g in gathered),
+            "mean": sum(g[0][1] for g in gathered) / sum(g[1] for g in gathered),
+            "max": max(g[0][2] for g in gathered),
+        }
+        for kind in which:
+            self._add(f"{name}/{kind}", found[kind])
 
     def _add(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(value)

@@ -32,6 +32,7 @@ class EpisodeStats:
         group: Names the group, unique over all processes.
         reward: The environment's reward.
         shaped_reward: The reward after the overlong penalty, which the advantages compare.
+        source: The environment's name where there are several.
     """
 
     group: tuple[int, int]
@@ -39,6 +40,7 @@ class EpisodeStats:
     shaped_reward: float
     stop_reason: StopReason
     turns: int
+    corrected_turns: int
     tool_calls: int
     tool_errors: int
     sampled_tokens: int
@@ -46,9 +48,10 @@ class EpisodeStats:
     history_edited: bool
     close_failed: bool
     env_metrics: dict[str, float] = field(default_factory=dict)
+    source: str = ""
 
     @classmethod
-    def of(cls, episode: Episode, group: tuple[int, int], shaped_reward: float) -> EpisodeStats:
+    def of(cls, episode: Episode, group: tuple[int, int], shaped_reward: float, source: str = "") -> EpisodeStats:
         """Read an episode."""
         return cls(
             group,
@@ -56,6 +59,7 @@ class EpisodeStats:
             shaped_reward,
             episode.stop_reason,
             len(episode.turns),
+            sum(turn.corrected for turn in episode.turns),
             episode.num_tool_calls,
             episode.num_tool_errors,
             episode.num_sampled_tokens,
@@ -63,6 +67,7 @@ class EpisodeStats:
             any(turn.history_edited for turn in episode.turns),
             episode.close_error is not None,
             {name: float(value) for name, value in episode.metrics.items() if isinstance(value, (bool, int, float))},
+            source,
         )
 
 
@@ -99,6 +104,7 @@ def rollout_metrics(stats: Sequence[EpisodeStats], success_reward: float) -> dic
         "groups/best_reward": statistics.fmean(max(s.reward for s in group) for group in groups.values()),
         "groups/with_success": _share([any(s.reward >= success_reward for s in group) for group in groups.values()]),
         "turns_per_episode": statistics.fmean(s.turns for s in good),
+        "parse_retries_per_episode": statistics.fmean(s.corrected_turns for s in good),
         "tools/call_frequency": calls / len(good),
         "tools/errors_per_episode": errors / len(good),
         "tools/failure_frequency": errors / calls if calls else 0.0,
@@ -107,6 +113,14 @@ def rollout_metrics(stats: Sequence[EpisodeStats], success_reward: float) -> dic
         "completions/max_length": float(max(lengths)),
         "history_edited_ratio": _share([s.history_edited for s in good]),
     }
+    for source in sorted({s.source for s in good} - {""}):
+        own = [s for s in good if s.source == source]
+        metrics |= {
+            f"by_env/{source}/reward": statistics.fmean(s.reward for s in own),
+            f"by_env/{source}/success": _share([s.reward >= success_reward for s in own]),
+            f"by_env/{source}/turns_per_episode": statistics.fmean(s.turns for s in own),
+            f"by_env/{source}/share": len(own) / len(good),
+        }
     by_name: dict[str, list[float]] = defaultdict(list)
     for s in good:
         for name, value in s.env_metrics.items():

@@ -7,7 +7,7 @@ import random
 
 from llmgym.episode import EpisodeLimits, StopReason, TurnTokens, Usage
 from llmgym.errors import ConfigError, LLMGymError
-from llmgym.messages import Message, ToolSpec
+from llmgym.messages import Message, ToolSpec, unreadable_message
 from llmgym.policy import Policy, PolicyTurn
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Engine, Sample, SamplingParams
@@ -82,7 +82,10 @@ class ModelPolicy(Policy):
         turn.usage = Usage(len(prompt_ids), len(sample.ids))
         self._turns += 1
         self._held_ids = prompt_ids + sample.ids
-        self._history = [*messages, *([turn.message] if turn.message is not None else [])]
+        said = turn.message
+        if turn.stop is StopReason.PARSE_FAILURE:
+            said = unreadable_message(turn.raw_text or "")  # what it is in the history when there is another turn
+        self._history = [*messages, *([said] if said is not None else [])]
         self._tool_specs = tool_specs
         return turn
 

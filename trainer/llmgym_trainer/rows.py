@@ -2,12 +2,14 @@
 
 A turn that extends the one before goes on in its row; where history was rewritten a new row starts. With contexts C and
 sampled turns S, four turns of which the third starts anew give (C1 S1 C2 S2) (C3 S3 C4 S4), and exactly the S are
-trained. Every sampled token stands in one row with mask 1, in the order it was sampled.
+trained. Every sampled token stands in one row with mask 1, in the order it was sampled. Turns that are left out on
+purpose stand there too, as context.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from llmgym.episode import Episode, TurnTokens
@@ -20,12 +22,13 @@ class RowError(LLMGymError, ValueError):
 
 @dataclass
 class Row:
-    """One training row. The three lists have one entry a token.
+    """One training row. The four lists have one entry a token.
 
     Attributes:
         ids: Token ids: the prompt and everything after it.
-        mask: 1 on a sampled token, else 0.
-        logprobs: The sampler's log-probability of a sampled token, else 0.0.
+        mask: 1 on a trained token, else 0.
+        turns: The turn of the episode that a trained token was sampled in, else -1.
+        logprobs: The sampler's log-probability of a trained token, else 0.0.
         prompt_length: Tokens in front of the first sampled one.
         episode: Index of the episode in its batch, as given to :func:`build_rows`.
         policy_version: Number of weight updates behind the oldest sampled token of the row.
@@ -37,22 +40,25 @@ class Row:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     prompt_length: int = 0
+    turns: list[int] = field(default_factory=list)
 
     @property
     def num_trained(self) -> int:
-        """Sampled tokens in this row."""
+        """Trained tokens in this row."""
         return sum(self.mask)
 
 
-def build_rows(episode: Episode, index: int = 0) -> list[Row]:
+def build_rows(episode: Episode, index: int = 0, *, left_out: Collection[int] = ()) -> list[Row]:
     """Turn an episode into training rows.
 
     Args:
         episode: An episode whose turns carry tokens.
         index: Its index in the batch, kept in the rows.
+        left_out: Numbers of turns whose sampled tokens are kept as context and not trained.
 
     Returns:
-        The rows in order; none for an episode that ended before its first turn. Nothing is cut, whatever ended it.
+        The rows in order, without those in which nothing is trained; none for an episode that ended before its first
+        turn. Nothing is cut, whatever ended it.
 
     Raises:
         RowError: A turn has no tokens, no sampled token, or not one finite logprob for each of them; or the first
@@ -72,10 +78,12 @@ def build_rows(episode: Episode, index: int = 0) -> list[Row]:
         row = rows[-1]
         context, sampled = len(tokens.context_ids), len(tokens.completion_ids)
         row.ids += tokens.context_ids + tokens.completion_ids
-        row.mask += [0] * context + [1] * sampled
-        row.logprobs += [0.0] * context + tokens.logprobs
+        trained = number not in left_out
+        row.mask += [0] * context + [int(trained)] * sampled
+        row.turns += [-1] * context + [number if trained else -1] * sampled
+        row.logprobs += [0.0] * context + (tokens.logprobs if trained else [0.0] * sampled)
         row.policy_version = min(row.policy_version, tokens.policy_version)
-    return rows
+    return [row for row in rows if row.num_trained]
 
 
 def _check(tokens: TurnTokens, where: str) -> None:

@@ -20,6 +20,7 @@ from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.models import load_model, resolve_model
 from llmgym_trainer.reporting import Reporter, check_wandb
 from llmgym_trainer.runs import RunFolder
@@ -35,19 +36,23 @@ class TrainResult:
             adapter when one was trained).
         steps: Whole optimizer steps done.
         interrupted: Whether Ctrl-C ended the run.
+        best_checkpoint: The checkpoint with the best ``metric_for_best_model``; None without the setting, and where no
+            step was better than the model that the run began with.
     """
 
     run_dir: Path
     checkpoint: Path
     steps: int
     interrupted: bool
+    best_checkpoint: Path | None = None
 
 
 def train_multi_turn(
     config: GRPOConfig,
     *,
-    tasks: Sequence[Task],
-    env_factory: Callable[[Task], Env] | type[Env],
+    tasks: Sequence[Task] | None = None,
+    env_factory: Callable[[Task], Env] | type[Env] | None = None,
+    sources: Sequence[TaskSource] | None = None,
     val_tasks: Sequence[Task] | None = None,
     peft_config: PeftConfig | None = None,
     env_id: str = "",
@@ -58,6 +63,8 @@ def train_multi_turn(
         config: All settings; ``max_turns`` is required.
         tasks: Training tasks, at least ``config.batch_size``.
         env_factory: Builds a fresh environment for one episode of a task, or an :class:`llmgym.Env` subclass.
+        sources: Several environments, or the stages of a curriculum, instead of ``tasks``, ``env_factory``,
+            ``val_tasks`` and ``env_id``.
         val_tasks: Held-out tasks, one episode each at step 0, every ``validation_interval`` steps and at the end.
         peft_config: Trains an adapter, such as ``peft.LoraConfig(...)``, instead of all weights.
         env_id: Recorded in the episodes, and what a built-in model is warmed up on. Empty: the environment's class is
@@ -71,10 +78,22 @@ def train_multi_turn(
         TooManyErrorsError: More episodes failed than ``max_error_share``.
     """
     config.limits()
+    mixture = None
+    if sources is not None:
+        if tasks is not None or env_factory is not None or val_tasks is not None:
+            raise ConfigError(
+                "give either sources, or tasks and env_factory; a TaskSource has tasks and val_tasks itself"
+            )
+        mixture = Mixture(sources)
+        tasks, env_factory, val_tasks = mixture.tasks, mixture.make_env, mixture.val_tasks or None
+    if tasks is None or env_factory is None:
+        raise ConfigError("what to train on is missing: give tasks and env_factory, or sources")
     if len(tasks) < config.batch_size:
         raise ConfigError(
             f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
         )
+    if config.metric_for_best_model is not None and not val_tasks:
+        raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r} needs validation tasks (val_tasks)")
     check_unique_ids(tasks)
     check_unique_ids(val_tasks or [])
     check_wandb(config.wandb_project)
@@ -108,6 +127,7 @@ def train_multi_turn(
             peft_config=peft_config,
             stop=stop,
             env_id=env_id,
+            mixture=mixture,
         )
         interrupted = False
         with stop.on_ctrl_c():
@@ -117,11 +137,17 @@ def train_multi_turn(
                 interrupted = True
                 checkpoint = trainer.save_now()
                 reporter.write(f"stopped after step {trainer.state.global_step}; saved {checkpoint}")
-        steps = trainer.state.global_step
+        steps, best = trainer.state.global_step, trainer.state.best_model_checkpoint
         trainer.engine.close()
     finally:
         reporter.close()
-    return TrainResult(folder.path, folder.path / f"checkpoint-{steps}", steps, interrupted)
+    return TrainResult(
+        folder.path,
+        folder.path / f"checkpoint-{steps}",
+        steps,
+        interrupted,
+        folder.path / Path(best).name if best is not None else None,
+    )
 
 
 def _shared_run_folder(config: GRPOConfig, state: PartialState) -> RunFolder:
@@ -148,6 +174,8 @@ def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
 
 def announce(result: TrainResult) -> None:
     """Print where a run left what."""
+    if result.best_checkpoint is not None:
+        print(f"best model: {result.best_checkpoint}", file=sys.stderr)
     print(
         f"model: {result.checkpoint}\nrun folder: {result.run_dir} (reward.png, metrics.jsonl, episodes/)",
         file=sys.stderr,

@@ -153,7 +153,8 @@ def encode_scripted(episode: Episode, codec: Codec) -> list[Row]:
         codec: Of the model to train.
 
     Returns:
-        Rows whose mask is 1 on the assistant messages, end-of-turn token included. Their logprobs are 0.
+        Rows whose mask is 1 on the assistant messages, end-of-turn token included, but for malformed turns that were
+        corrected. Their logprobs are 0.
 
     Raises:
         ConfigError: A turn has no message.
@@ -173,7 +174,8 @@ def encode_scripted(episode: Episode, codec: Codec) -> list[Row]:
             history = turn.observation if turn.history_edited else [*history, said, *turn.observation]
         return replace(episode, turns=turns)
 
-    return build_rows(run_sync(encode()))
+    left_out = [number for number, turn in enumerate(episode.turns) if turn.corrected]
+    return build_rows(run_sync(encode()), left_out=left_out)
 
 
 def warm_up(
