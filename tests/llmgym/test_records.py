@@ -87,7 +87,7 @@ def full_episode():
         episode_index=3,
         seed=2**63,
         close_error="OSError: x",
-        limits=EpisodeLimits(3, 100, 50, 8, None, 2.5, -0.7),
+        limits=EpisodeLimits(3, 100, 50, 8, None, 2.5, -0.7, 2),
         provenance={"packages": {"trl": "1"}, "policy_version": None},
         reset_s=0.25,
     )

@@ -147,6 +147,7 @@ def test_loss_types(loss_type):
         ({"max_steps_without_spread": 0}, "max_steps_without_spread must be"),
         ({"parse_retries": -1}, "parse_retries must be"),
         ({"metric_for_best_model": "reward"}, "metric_for_best_model='reward' must be a metric of the validation"),
+        ({"metric_for_best_model": "val/reward", "save_total_limit": 1}, "save_total_limit=1 has no room for the best"),
         ({"chat_template_kwargs": "yes"}, "chat_template_kwargs must be a mapping, got 'yes'"),
     ],
 )
@@ -271,6 +272,7 @@ def test_the_page_of_rules_says_what_each_loss_type_of_trl_is():
     table = dict(
         re.findall(r"^\| `(\w+)`(?: \(default\))? \| (.*) \|$", page.partition("## The loss")[2], re.MULTILINE)
     )
+    assert table.pop("loss_type") == "here"
     assert table == LOSS_TYPES | {name: f"refused: {why}" for name, why in OTHER_LOSS_TYPES.items()}
     about = inspect.getdoc(trl.GRPOConfig).partition("loss_type (")[2].partition("mask_truncated_completions")[0]
     assert set(re.findall(r'^\s*- `"(\w+)"`', about, re.MULTILINE)) == table.keys()

@@ -400,7 +400,7 @@ def test_the_best_checkpoint_is_kept(model_dir, tmp_path, greater, rewards, best
                 result.reward = rewards[trainer.state.global_step]
             return result
 
-    settings = {"num_steps": 3, "validation_interval": 1, "save_total_limit": 1, "greater_is_better": greater}
+    settings = {"num_steps": 3, "validation_interval": 1, "save_total_limit": 2, "greater_is_better": greater}
     trainer = make_trainer(
         model_dir, tmp_path, env=Validated, val_tasks=[Task("val")], failed_parse_reward=0.0,
         metric_for_best_model="val/reward", max_completion_length=100, **settings,
@@ -498,14 +498,14 @@ def fail_first_turns(codec):
 
 
 def test_corrected_turns_can_be_left_out_of_the_loss(model_dir, tmp_path):
+    limits = {"max_model_length": 1000, "max_completion_length": 40, "parse_retries": 1}
     for trained in (True, False):
-        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, parse_retries=1, train_corrected_turns=trained)
+        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, train_corrected_turns=trained, **limits)
         fail_first_turns(trainer.codec)
         groups = trainer._rollout(0)
-        episodes = [e for g in groups for e in g.episodes if len(e.turns) == 4]
-        assert episodes
-        assert all([t.corrected for t in e.turns] == [True, False, False, False] for e in episodes)
-        assert logged(trainer, "parse_retries_per_episode") > 0
+        corrected = [e for g in groups for e in g.episodes if e.turns[0].corrected]
+        assert any(len(episode.turns) > 1 for episode in corrected)
+        assert logged(trainer, "parse_retries_per_episode") == len(corrected) / 8
         rows = trainer._rows(groups, 0)
         assert rows
         assert any(0 in row.row.turns for row in rows) == trained

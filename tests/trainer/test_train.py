@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
+from llmgym_trainer.grpo_trainer import NoSpreadError
 from llmgym_trainer.models import load_model
 from llmgym_trainer.runs import read_metrics
 
@@ -180,6 +181,19 @@ def test_the_picture_and_metrics_are_there_after_a_crash(model_dir, tmp_path):
     assert (tmp_path / "a" / "reward.png").is_file()
     records = (tmp_path / "a" / "episodes" / "train-000001.jsonl").read_text().splitlines()
     assert [json.loads(line)["stop_reason"] for line in records] == ["error"] * 16
+
+
+def test_a_run_with_nothing_to_learn_from_ends_and_saves_what_it_has(model_dir, tmp_path):
+    class Alike(LetterEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            result.reward = 0.0
+            return result
+
+    settings = {"failed_parse_reward": 0.0, "max_steps_without_spread": 2, "run_name": "a", "num_steps": 9}
+    with pytest.raises(NoSpreadError, match="in 2 steps in a row"):
+        train(model_dir, tmp_path, env=Alike, **settings)
+    assert (tmp_path / "a" / "checkpoint-1" / "model.safetensors").is_file()
 
 
 # Two processes.

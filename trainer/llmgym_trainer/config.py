@@ -60,7 +60,7 @@ REFUSED = {
     "sync_ref_model": (False, "the reference model stays the initial one"),
     "save_strategy": ("steps", "a run ends with a checkpoint; save_steps says how often there is one before"),
     "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
-    "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last ones"),
+    "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last one"),
     "vllm_importance_sampling_correction": (True, "it acts with vLLM only; set sampling_correction"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
     "max_steps_off_policy": (
@@ -171,8 +171,8 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
 
     metric_for_best_model: str | None = _setting(
         None,
-        "A metric of the validation, such as val/success: the checkpoint where it is best is kept beside the last ones "
-        "(highest, unless greater_is_better=False).",
+        "A metric of the validation, such as val/success: the checkpoint where it is best is one of the "
+        "save_total_limit kept (highest, unless greater_is_better=False).",
     )
     logging_steps: float = _setting(1, "Steps between two lines of metrics.")
     save_steps: float = _setting(50, "Steps between checkpoints; there is one at the end too.")
@@ -291,6 +291,10 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         if self.metric_for_best_model is not None and not self.metric_for_best_model.startswith("val/"):
             raise ConfigError(
                 f"metric_for_best_model={self.metric_for_best_model!r} must be a metric of the validation, such as 'val/success'"
+            )
+        if self.metric_for_best_model is not None and self.save_total_limit == 1:
+            raise ConfigError(
+                "save_total_limit=1 has no room for the best checkpoint beside the last one; use 2 or more"
             )
         if not isinstance(self.chat_template_kwargs, (dict, type(None))):
             raise ConfigError(f"chat_template_kwargs must be a mapping, got {self.chat_template_kwargs!r}")

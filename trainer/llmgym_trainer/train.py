@@ -18,7 +18,7 @@ from llmgym.errors import ConfigError
 from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer
+from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer, NoSpreadError
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.models import load_model, resolve_model
@@ -75,6 +75,7 @@ def train_multi_turn(
 
     Raises:
         ConfigError: A setting is missing or contradicts another; raised before a model loads.
+        NoSpreadError: No group could train anything for ``max_steps_without_spread`` steps; the model is saved.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
     """
     config.limits()
@@ -137,6 +138,9 @@ def train_multi_turn(
                 interrupted = True
                 checkpoint = trainer.save_now()
                 reporter.write(f"stopped after step {trainer.state.global_step}; saved {checkpoint}")
+            except NoSpreadError:
+                reporter.write(f"nothing left to learn from; saved {trainer.save_now()}")
+                raise
         steps, best = trainer.state.global_step, trainer.state.best_model_checkpoint
         trainer.engine.close()
     finally:
