@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +67,7 @@ def eval_main(argv: Sequence[str]) -> int:
         ),
         temperature=options.temperature,
         chat_template=options.chat_template,
+        chat_template_kwargs=_json_object(options.chat_template_kwargs),
         seed=options.seed,
         success_reward=options.success_reward,
         price_in=options.price_in,
@@ -143,6 +145,11 @@ def _eval_parser() -> argparse.ArgumentParser:
     add("--base-url", "address of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1", metavar="URL")
     add("--temperature", "sampling temperature", float, "T", Evaluation.temperature)
     add("--chat-template", "name or file of a chat template for a local model", metavar="TEMPLATE")
+    add(
+        "--chat-template-kwargs",
+        'variables of a local model\'s template, as {"enable_thinking": false}',
+        metavar="JSON",
+    )
 
     add = group("which tasks")
     add("--split", f"train, val or test (default {Evaluation.split})", metavar="SPLIT")
@@ -173,6 +180,16 @@ def _eval_parser() -> argparse.ArgumentParser:
 
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="show two evaluations side by side, and a test")
     return parser
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = None if text is None else json.loads(text)
+    except ValueError:
+        value = text
+    if not isinstance(value, (dict, type(None))):
+        raise ConfigError(f"--chat-template-kwargs takes a JSON object, got {text!r}")
+    return value
 
 
 def _key_value(text: str) -> tuple[str, str]:

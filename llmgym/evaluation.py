@@ -49,6 +49,7 @@ def run_and_report(
     parse_retries: int = 0,
     temperature: float = 1.0,
     chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     seed: int = 42,
     success_reward: float = 1.0,
     price_in: float | None = None,
@@ -85,6 +86,8 @@ def run_and_report(
         parse_retries: Malformed turns of an episode that get a correction and another turn.
         temperature: Sampling temperature.
         chat_template: Name or file of a chat template for a local model, instead of its own.
+        chat_template_kwargs: Variables of a local model's chat template, such as ``{"enable_thinking": False}``; None
+            takes those of the training run that a checkpoint lies in.
         seed: Fixes the environment's chance and, where the model honours it, that of sampling.
         success_reward: An episode with at least this reward is a success.
         price_in: Price of a million prompt tokens.
@@ -125,6 +128,7 @@ def run_and_report(
         ),
         temperature=temperature,
         chat_template=chat_template,
+        chat_template_kwargs=chat_template_kwargs,
         seed=seed,
         success_reward=success_reward,
         price_in=price_in,
@@ -158,6 +162,7 @@ class Evaluation:
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     temperature: float = 1.0
     chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
     seed: int = 42
     success_reward: float = 1.0
     price_in: float | None = None
@@ -194,8 +199,9 @@ class Evaluation:
             raise ConfigError("give a policy (such as 'expert') or a model, and not both")
         if self.base_url is not None and self.model is None:
             raise ConfigError("base_url is the address of a model's endpoint; name the model too")
-        if self.chat_template is not None and (self.model is None or self.base_url is not None):
-            raise ConfigError("chat_template is for a local model; an endpoint has a template of its own")
+        for name in ("chat_template", "chat_template_kwargs"):
+            if getattr(self, name) is not None and (self.model is None or self.base_url is not None):
+                raise ConfigError(f"{name} is for a local model; an endpoint has a template of its own")
         if isinstance(self.policy, str) and self.policy != "expert":
             raise ConfigError(f"policy must be 'expert', a PolicySource or a Policy class, got {self.policy!r}")
 
@@ -259,8 +265,13 @@ class Evaluation:
                 f'a local model needs the trainer ({error}): pip install "llmgym[train]"; for a model behind an '
                 "endpoint give its base_url (--base-url)"
             ) from error
-        env_id = self.env if isinstance(self.env, str) else ""
-        return LocalSource(self.model, temperature=self.temperature, chat_template=self.chat_template, env_id=env_id)
+        return LocalSource(
+            self.model,
+            temperature=self.temperature,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+            env_id=self.env if isinstance(self.env, str) else "",
+        )
 
     def _settings(self, env_id: str, tasks: Sequence[Task], source: PolicySource) -> dict[str, Any]:
         """All that decides what an episode is, as JSON values; a resumed evaluation must have the same."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -114,9 +115,13 @@ def best_of_tasks(episodes: Iterable[Episode], counts: ExportCounts) -> list[Epi
 
 
 def to_row(episode: Episode, arguments: ArgumentForm = "object") -> dict[str, Any]:
-    """The conversation of an episode, as its environment last gave it, and the tools that were offered."""
+    """The conversation of an episode, as its environment last gave it, and the tools that were offered.
+
+    Malformed turns that were corrected are left out with their corrections: nobody should learn them.
+    """
+    well_formed = dataclasses.replace(episode, turns=[turn for turn in episode.turns if not turn.corrected])
     messages: list[dict[str, Any]] = []
-    for message in episode.messages:
+    for message in well_formed.messages:
         row = dict(message)
         if arguments == "object" and "tool_calls" in message:
             row["tool_calls"] = [

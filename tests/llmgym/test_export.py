@@ -104,6 +104,16 @@ def test_a_training_run_gives_its_training_episodes(tmp_path):
     assert sorted(answers(tmp_path / "rows.jsonl")) == ["a 0 turn 0", "b 0 turn 0", "r 0 turn 0"]
 
 
+def test_corrected_turns_are_not_learnt(tmp_path):
+    told = {"role": "user", "content": "once more"}
+    one = episode("a", 1.0)
+    one.turns.insert(0, Turn(assistant("{{"), [told], failure="no call", raw_text="{{"))
+    write_episodes(tmp_path / "e.jsonl", [one])
+    export_rows(tmp_path / "e.jsonl", tmp_path / "rows.jsonl")
+    (row,) = rows(tmp_path / "rows.jsonl")
+    assert row["messages"] == [{"role": "user", "content": "?"}, assistant("a 0 turn 0")]
+
+
 def test_arguments_that_an_environment_put_there_stay_as_they_are(tmp_path):
     made = episode("a", 1.0)
     odd = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "not JSON"}}

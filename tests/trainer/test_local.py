@@ -96,6 +96,7 @@ def test_a_run_folder_and_its_checkpoint(model_dir, tmp_path, lora):
         "model": str(run),
         "checkpoint": "checkpoint-1",
         "template_hash": json.loads((checkpoint / "llmgym.json").read_text())["template_hash"],
+        "chat_template_kwargs": {"system": ""},
         "temperature": 0.0,
     }
     trained = trainer.accelerator.unwrap_model(trainer.model)
@@ -107,6 +108,7 @@ def test_a_run_folder_and_its_checkpoint(model_dir, tmp_path, lora):
             torch.testing.assert_close(loaded[name], weights, msg=name)
         assert made._codec._template_kwargs == {"system": ""}
     assert said(play(from_run)) == said(play(from_checkpoint))
+    assert LocalSource(str(run), chat_template_kwargs={}).provenance["chat_template_kwargs"] == {}
 
 
 def test_there_is_no_such_model(tmp_path):

@@ -143,6 +143,7 @@ def test_from_samples(model_dir, tmp_path, capsys):
         (["ToolUseGame-v0", "--steps", "0"], "--steps must be at least 1, got 0"),
         (["ToolUseGame-v0", "--from", "nowhere"], "nowhere"),
         (["ToolUseGame-v0", "--flawed-share", "2"], "flawed_share=2.0"),
+        (["ToolUseGame-v0", "--chat-template-kwargs", "yes"], "takes a JSON object, got 'yes'"),
         (["toys:LetterEnv"], "registered without a scripted expert"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class LocalSource(PolicySource):
             checkpoint, any other model directory, or a hub name. An adapter is merged into its base model.
         temperature: Sampling temperature; 0 takes the most likely token.
         chat_template: Name or file of a template that replaces the tokenizer's own.
+        chat_template_kwargs: Variables of the template; None takes those of the training run that a checkpoint lies in.
         seed: Seed of a built-in model's warm-up.
         env_id: What a built-in model is warmed up on, see :func:`llmgym_trainer.models.resolve_model`.
 
@@ -44,6 +46,7 @@ class LocalSource(PolicySource):
         *,
         temperature: float = 1.0,
         chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         seed: int = 42,
         env_id: str = "",
     ) -> None:
@@ -55,10 +58,14 @@ class LocalSource(PolicySource):
             str(path), dtype=torch.bfloat16 if on_gpu else torch.float32, chat_template=chat_template
         )
         loaded.to("cuda" if on_gpu else "cpu").eval()
+        given = chat_template_kwargs
+        if given is None:
+            given = _run_settings(path).get("chat_template_kwargs") or {}
+        self._template_kwargs = dict(given)
         stop_ids = loaded.generation_config.eos_token_id
         self._codec = Codec(
             tokenizer,
-            template_kwargs=_run_settings(path).get("chat_template_kwargs"),
+            template_kwargs=self._template_kwargs,
             extra_stop_ids=[stop_ids] if isinstance(stop_ids, int) else stop_ids or [],
         )
         self._codec.probe()
@@ -68,12 +75,13 @@ class LocalSource(PolicySource):
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Model, checkpoint when it is one, hash of the chat template, and temperature."""
+        """Model, checkpoint when it is one, hash of the chat template and its variables, and temperature."""
         return {
             "policy": "local",
             "model": self.name,
             "checkpoint": self._checkpoint,
             "template_hash": self._codec.template_hash,
+            "chat_template_kwargs": self._template_kwargs,
             "temperature": self._temperature,
         }
 

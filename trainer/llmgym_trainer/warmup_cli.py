@@ -11,6 +11,7 @@ from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError
 from llmgym.registry import expert_policy, find
 from llmgym.task import load_tasks
+from llmgym_trainer.config import parse_settings
 
 _EPILOG = """\
 The folder is a model like any other: llmgym train ENV --model DIR goes on from there.
@@ -34,6 +35,12 @@ def warmup_main(argv: list[str]) -> int:
     for name in ("episodes", "samples_per_task", "steps", "batch_size", "max_turns", "max_model_length"):
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(options, name)}")
+
+    template_kwargs = parse_settings({"chat_template_kwargs": options.chat_template_kwargs}, source="command line")[
+        "chat_template_kwargs"
+    ]
+    if not isinstance(template_kwargs, dict):
+        raise ConfigError(f"--chat-template-kwargs takes a JSON object, got {options.chat_template_kwargs!r}")
 
     from llmgym_trainer.warm_start import best_samples, check_output, recorded_episodes, warm_start
 
@@ -64,11 +71,15 @@ def warmup_main(argv: list[str]) -> int:
     from llmgym_trainer.codec import Codec
     from llmgym_trainer.models import load_model, resolve_model
 
-    path = resolve_model(options.model, options.seed)
+    path = resolve_model(options.model, options.seed, options.env)
     model, tokenizer = load_model(path, dtype=torch.float32, chat_template=options.chat_template)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     stop_ids: Any = model.generation_config.eos_token_id
-    codec = Codec(tokenizer, extra_stop_ids=[stop_ids] if isinstance(stop_ids, int) else stop_ids or [])
+    codec = Codec(
+        tokenizer,
+        template_kwargs=template_kwargs,
+        extra_stop_ids=[stop_ids] if isinstance(stop_ids, int) else stop_ids or [],
+    )
     codec.probe()
     if options.source == "samples":
         episodes = best_samples(
@@ -136,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--learning-rate", type=float, help="the highest one (2e-5; 2e-4 with --lora)")
     add("--lora", action="store_true", help="train a LoRA adapter and merge it")
     add("--chat-template", help="template file, 'compact' or 'hermes', instead of the model's own")
+    add("--chat-template-kwargs", default="{}", metavar="JSON", help="variables of the template, as in training")
     add("--max-turns", type=int, default=10, help="samples: assistant turns an episode (10)")
     add("--max-model-length", type=int, default=2048, help="tokens of an episode; longer rows are left out (2048)")
     add("--seed", type=int, default=42, help="seed of tasks, sampling and order (42)")
