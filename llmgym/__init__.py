@@ -77,6 +77,12 @@ __all__ = [
 ]
 
 register(
+    "RetailDesk-v0",
+    env="llmgym_environments.retail_desk:RetailDeskEnv",
+    tasks="llmgym_environments.retail_desk:generate_tasks",
+    expert="llmgym_environments.retail_desk:RetailDeskExpert",
+)
+register(
     "ToolUseGame-v0",
     env="llmgym_environments.tool_use_game:ToolUseGameEnv",
     tasks="llmgym_environments.tool_use_game:generate_tasks",

@@ -24,7 +24,8 @@ class ToolEnv(Env):
     :meth:`tools`), and implements :meth:`score`. Tool calls of one message run in their order, each within
     :attr:`tool_timeout_s`; each gets a tool message with its id. Whatever a tool raises becomes a
     ``tool_error: …`` message the model can read. The episode terminates with an assistant message without
-    tool calls, or when a tool returns ``should_stop=True``.
+    tool calls, or when a tool returns ``should_stop=True``. Where somebody answers such a message, as in a talk with a
+    customer, override :meth:`respond`: the episode then ends when nobody answers.
 
     Attributes:
         system_prompt: Text of the system message; None leaves it out.
@@ -58,6 +59,13 @@ class ToolEnv(Env):
         messages.append({"role": "user", "content": self.task.prompt})
         return messages
 
+    async def respond(self, message: Message) -> list[Message]:
+        """Answer an assistant message without tool calls: with user messages, or with nothing, which ends the episode.
+
+        By default nothing: such a message is the final answer.
+        """
+        return []
+
     @abstractmethod
     async def score(self, message: Message) -> float | Mapping[str, float]:
         """Return the reward of the episode that ``message`` ends, or its named parts.
@@ -87,14 +95,16 @@ class ToolEnv(Env):
         return self.messages
 
     async def step(self, message: Message) -> StepResult:
-        """Run the message's tool calls, or score it as the answer when it has none."""
+        """Run the message's tool calls. Without any, it is answered or, by default, scored as the final answer."""
         if self._ended:
             raise RuntimeError("the episode has ended; call reset before the next step")
         message = normalize_message(message, role="assistant", call_id_prefix=f"call_{self._turns}_")
         self._turns += 1
         self._messages.append(message)
         calls = message.get("tool_calls", [])
-        self._ended = not calls
+        answers = [] if calls else await self.respond(copy_message(message))
+        self._messages += [copy_message(answer) for answer in answers]
+        self._ended = not calls and not answers
         for call in calls:
             if self._ended:
                 result = ToolResult(f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode")

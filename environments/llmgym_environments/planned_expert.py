@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from llmgym import Message, Policy, Task, ToolSpec
@@ -13,11 +14,11 @@ Call = tuple[str, dict[str, Any]]
 
 
 class PlannedExpert(Policy):
-    """Makes one planned call a turn, then answers."""
+    """Makes one planned call, or says one planned text, a turn; then it answers."""
 
     @abstractmethod
-    def plan(self, task: Task) -> list[Call]:
-        """The calls that solve ``task``."""
+    def plan(self, task: Task) -> Sequence[Call | str]:
+        """The calls that solve ``task``, and what is said between them."""
 
     def answer(self, task: Task, result: str) -> str:
         """The final message: the bare ``result`` of the last call, unless a subclass says otherwise."""
@@ -28,11 +29,14 @@ class PlannedExpert(Policy):
         self._task, self._plan = task, self.plan(task)
 
     async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
-        """The call of this turn, or the answer."""
+        """The call or the text of this turn, or the answer."""
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn >= len(self._plan):
             return {"role": "assistant", "content": self.answer(self._task, messages[-1]["content"])}
-        name, arguments = self._plan[turn]
+        step = self._plan[turn]
+        if isinstance(step, str):
+            return {"role": "assistant", "content": step}
+        name, arguments = step
         return {
             "role": "assistant",
             "content": "",

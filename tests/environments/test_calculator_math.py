@@ -15,6 +15,7 @@ from llmgym.errors import TaskError
 from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
 from llmgym_environments.doc_search import DocSearchEnv
 from llmgym_environments.file_workspace import FileWorkspaceEnv
+from llmgym_environments.retail_desk import RetailDeskEnv
 from llmgym_environments.sql_analyst import SqlAnalystEnv
 from llmgym_environments.tool_use_game import ToolUseGameEnv
 
@@ -122,7 +123,7 @@ def test_options_of_the_tasks():
         generate_tasks(level=9)
 
 
-@pytest.mark.parametrize("env", [CalculatorMathEnv, DocSearchEnv, FileWorkspaceEnv, SqlAnalystEnv, ToolUseGameEnv])
+@pytest.mark.parametrize("env", [CalculatorMathEnv, DocSearchEnv, FileWorkspaceEnv, RetailDeskEnv, SqlAnalystEnv, ToolUseGameEnv])
 def test_the_page_has_the_sections_of_gymnasium_in_order(env):
     assert re.findall(r"^ *## (.+)$", env.__doc__, flags=re.MULTILINE) == [
         "Description",

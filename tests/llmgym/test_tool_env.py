@@ -332,3 +332,40 @@ def test_cancellation_passes_through_a_running_tool():
         return env
 
     asyncio.run(main())
+
+
+class TalkEnv(ToolEnv):
+    async def respond(self, message):
+        self.heard = message
+        return [{"role": "user", "content": "And then?"}] if message["content"] != "Bye." else []
+
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        return "seen"
+
+    async def score(self, message):
+        return float(message["content"] == "Bye.")
+
+
+def test_a_message_that_is_answered_does_not_end_the_episode():
+    async def run():
+        env = TalkEnv()
+        await env.reset(Task("Hello."))
+        first = await env.step({"role": "assistant", "content": "Well."})
+        env.heard["content"] = "changed"  # a copy
+        second = await env.step(calls(call("look")))
+        third = await env.step({"role": "assistant", "content": "Bye."})
+        return [first, second, third]
+
+    results = asyncio.run(run())
+    assert [(result.terminated, result.reward) for result in results] == [(False, 0.0), (False, 0.0), (True, 1.0)]
+    assert [(message["role"], message["content"]) for message in results[-1].messages] == [
+        ("user", "Hello."),
+        ("assistant", "Well."),
+        ("user", "And then?"),
+        ("assistant", ""),
+        ("tool", "seen"),
+        ("assistant", "Bye."),
+    ]
+    assert results[-1].metrics["turns"] == 3

@@ -1,0 +1,7 @@
+"""RetailDesk-v0: serve a customer by the rules of a store. Knows what the package offers, nothing more."""
+
+from llmgym_environments.retail_desk.env import RetailDeskEnv
+from llmgym_environments.retail_desk.expert import RetailDeskExpert
+from llmgym_environments.retail_desk.tasks import generate_tasks
+
+__all__ = ["RetailDeskEnv", "RetailDeskExpert", "generate_tasks"]

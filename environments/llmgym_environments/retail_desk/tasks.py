@@ -1,0 +1,122 @@
+"""The tasks of RetailDesk-v0, generated from a seed. Knows stores and wishes; knows neither tools nor messages.
+
+Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A store
+belongs to one split: a hash of its orders and stock alone says to which.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llmgym import Task
+from llmgym.rollout import derive_seed
+from llmgym_environments.retail_desk.customer import WISHES
+from llmgym_environments.retail_desk.store import MAX_DAYS
+from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
+
+LEVELS = (1, 2, 3)
+NAMES = ("Ada", "Ben", "Cora", "Dan", "Ella", "Finn", "Gail", "Hugo", "Ida", "Jack", "Kit", "Lea")
+ITEMS = ("bag", "bowl", "chair", "clock", "coat", "desk", "hat", "lamp", "mug", "rug", "scarf", "shoe")
+COLOURS = ("black", "blue", "brown", "green", "red", "white")
+ORDERS = {1: 3, 2: 5, 3: 8}
+"""How many orders a store has, by level."""
+
+_REFUNDS = (("refund", None), ("refund", "late"), ("refund", "sale"))
+_EXCHANGES = (("exchange", None), ("exchange", None), ("exchange", "late"), ("exchange", "stock"))
+_CANCELLATIONS = (("cancel", None), ("cancel", "sent"), ("cancel", "owner"), ("refund", "owner"))
+CASES: dict[int, Sequence[tuple[str, str | None]]] = {
+    1: (("refund", None), *_REFUNDS),
+    2: (*_REFUNDS, *_EXCHANGES),
+    3: (*_REFUNDS, *_EXCHANGES, *_CANCELLATIONS),
+}
+"""What a customer may wish, and the reason to refuse it, None when it is to be done; each is as frequent."""
+
+
+def generate_tasks(
+    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
+) -> list[Task]:
+    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
+
+    Args:
+        split: ``"train"``, ``"val"`` or ``"test"``. No store occurs in two of them.
+        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
+        count: Number of tasks; None for 2000 in train and 200 in val and test.
+        seed: Another seed gives other tasks of the same split.
+
+    Returns:
+        Tasks whose ``prompt`` is the customer's first message and whose ``target`` is the list of acts that make the
+        expected store (:meth:`~llmgym_environments.retail_desk.store.Store.apply`), with this ``metadata``: ``level``;
+        ``orders`` and ``stock``, the store at the beginning; ``customer``, a name, and ``wishes``
+        (:class:`~llmgym_environments.retail_desk.customer.Customer`).
+
+    Raises:
+        TaskError: An unknown split or level, or a count or seed that is no whole number.
+    """
+    wanted = split_count(split, count)
+    seed = whole_number("seed", seed)
+    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
+    return [next(streams[index % len(streams)]) for index in range(wanted)]
+
+
+def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
+    rng = random.Random(derive_seed("RetailDesk-v0", split, level, seed))
+    while True:
+        task = _task(rng, level)
+        if split_of(json.dumps([task.metadata["orders"], task.metadata["stock"]], sort_keys=True)) == split:
+            yield task
+
+
+def _task(rng: random.Random, level: int) -> Task:
+    name, *others = draw(rng, NAMES, 4)
+    numbers = draw(rng, range(1, 100), ORDERS[level])
+    items = draw(rng, ITEMS, len(numbers))  # each once, so that no wish empties the stock for another
+    orders = {number: _order(rng, draw(rng, others, 1)[0], item) for number, item in zip(numbers, items, strict=True)}
+    wishes, acts = [], []
+    stock = {item: {colour: 1 + below(rng, 9) for colour in COLOURS} for item in items}
+    for number in numbers[: 2 if level == 3 else 1]:
+        kind, reason = draw(rng, CASES[level], 1)[0]
+        order = orders[number]
+        order |= {"sale": reason == "sale" or (kind == "exchange" and bool(below(rng, 2)))}
+        if reason != "owner":
+            order["owner"] = name
+        wish: dict[str, Any] = {"act": kind, "order": number, "claim": None, "pushes": 0}
+        act: dict[str, Any] = {"act": kind, "number": number}
+        if kind == "cancel":
+            order |= {"status": "sent" if reason == "sent" else "packed", "days": 0}
+        else:
+            order |= {"status": "delivered", "days": 1 + below(rng, MAX_DAYS) + MAX_DAYS * (reason == "late")}
+            wish["claim"] = None if level == 1 else order["days"] if reason != "late" else 1 + below(rng, MAX_DAYS)
+        if kind == "exchange":
+            act["colour"] = wish["colour"] = draw(rng, [one for one in COLOURS if one != order["colour"]], 1)[0]
+            if reason == "stock":
+                stock[order["item"]][wish["colour"]] = 0
+        if kind == "refund":
+            act["amount"] = order["paid"]
+        if reason is not None:
+            act = {"act": "refuse", "number": number, "reason": reason}
+            wish["pushes"] = below(rng, 2 if level == 1 else 3)
+        wishes.append(wish)
+        acts.append(act)
+    metadata = {
+        "level": level,
+        "orders": {str(number): orders[number] for number in sorted(orders)},
+        "stock": stock,
+        "customer": name,
+        "wishes": wishes,
+    }
+    return Task(f"I am {name}. {WISHES[wishes[0]['act']]}", acts, metadata)
+
+
+def _order(rng: random.Random, owner: str, item: str) -> dict[str, Any]:
+    return {
+        "owner": owner,
+        "item": item,
+        "colour": draw(rng, COLOURS, 1)[0],
+        "paid": 1 + below(rng, 99),
+        "status": "delivered",
+        "days": 1 + below(rng, 2 * MAX_DAYS),
+        "sale": not below(rng, 4),
+    }
