@@ -123,7 +123,9 @@ def test_options_of_the_tasks():
         generate_tasks(level=9)
 
 
-@pytest.mark.parametrize("env", [CalculatorMathEnv, DocSearchEnv, FileWorkspaceEnv, RetailDeskEnv, SqlAnalystEnv, ToolUseGameEnv])
+@pytest.mark.parametrize(
+    "env", [CalculatorMathEnv, DocSearchEnv, FileWorkspaceEnv, RetailDeskEnv, SqlAnalystEnv, ToolUseGameEnv]
+)
 def test_the_page_has_the_sections_of_gymnasium_in_order(env):
     assert re.findall(r"^ *## (.+)$", env.__doc__, flags=re.MULTILINE) == [
         "Description",

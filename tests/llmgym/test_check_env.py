@@ -17,6 +17,7 @@ SHIPPED = [
     "FileWorkspace-v0",
     "Mastermind-v0",
     "PythonLab-v0",
+    "RetailDesk-v0",
     "SqlAnalyst-v0",
     "ToolUseGame-v0",
 ]

@@ -43,6 +43,7 @@ def answer(text):
         "FileWorkspace-v0",
         "Mastermind-v0",
         "PythonLab-v0",
+        "RetailDesk-v0",
         "SqlAnalyst-v0",
     ],
 )

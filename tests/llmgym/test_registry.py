@@ -70,6 +70,7 @@ def test_the_suite_is_registered():
             "FileWorkspace-v0",
             "Mastermind-v0",
             "PythonLab-v0",
+            "RetailDesk-v0",
             "SqlAnalyst-v0",
             "ToolUseGame-v0",
         ),
