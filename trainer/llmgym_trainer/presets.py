@@ -15,14 +15,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "max_model_length": 384,
     },
     "smollm2": {
-        "learning_rate": 5e-4,
+        "learning_rate": 4e-4,
         "batch_size": 4,
         "episodes_per_task": 8,
-        "num_steps": 12,
+        "num_steps": 16,
         "max_turns": 6,
         "max_model_length": 384,
         "max_completion_length": 48,
-        "validation_interval": 12,
+        "validation_interval": 16,
         "micro_batch_tokens": 2048,
     },
 }
