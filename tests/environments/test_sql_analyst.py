@@ -305,7 +305,8 @@ def test_a_closed_episode_stops_its_query(unlimited):
 
     async def run():
         running = asyncio.create_task(asyncio.to_thread(database.query, "SELECT count(*) FROM t a, t b, t c, t d, t e"))
-        await asyncio.sleep(0.05)
+        while not database._lock.locked():  # until the query has begun
+            await asyncio.sleep(0.01)
         database.close()
         with pytest.raises(ToolError, match="takes too long"):
             await running

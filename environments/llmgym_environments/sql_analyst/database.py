@@ -52,7 +52,8 @@ class Database:
     """A private copy of a database; safe to query from any thread, one query at a time.
 
     Args:
-        script: SQL statements that make it. They are the task's, not the model's, and run without limits.
+        script: SQL statements that make it. They are the task's, not the model's, and run without limits; but a row
+            of more than ``MAX_LENGTH`` bytes cannot be queried afterwards.
 
     Attributes:
         columns: From table name to its columns with types and references, as text.
