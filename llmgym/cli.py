@@ -21,6 +21,7 @@ _COMMANDS = {
     "check": "llmgym.checking.command:check_main",
     "eval": "llmgym.eval_cli:eval_main",
     "export": "llmgym.eval_cli:export_main",
+    "new": "llmgym.new:new_main",
     "play": "llmgym.play:play_main",
     "view": "llmgym.viewer.command:view_main",
 }
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("eval", add_help=False, help="evaluate a model on an environment (see llmgym eval --help)")
     commands.add_parser("export", add_help=False, help="write the episodes of a run as rows for an SFT trainer")
     commands.add_parser("view", add_help=False, help="write a run as one HTML file (see llmgym view --help)")
+    commands.add_parser(
+        "new", add_help=False, help="write a new environment with tests and a page, to change into yours"
+    )
     commands.add_parser("play", add_help=False, help="play an episode yourself (see llmgym play --help)")
     commands.add_parser("list", help="show the registered environments")
     return parser

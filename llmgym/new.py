@@ -1,0 +1,57 @@
+"""``llmgym new``: a new environment with its tests and its page, from a template. Knows files and names only."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import keyword
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmgym.errors import ConfigError
+
+TEMPLATE = Path(__file__).with_name("new_template")
+
+
+def new_main(argv: Sequence[str]) -> int:
+    """Run ``llmgym new`` and return 0."""
+    parser = argparse.ArgumentParser(
+        prog="llmgym new",
+        description="Write an environment, its tests and its page into a new folder. They pass llmgym check and pytest "
+        "as they are; change them into yours.",
+    )
+    parser.add_argument("name", metavar="NAME", help="of the folder and the module, such as my_env")
+    name = parser.parse_args(argv).name
+    for path in write_environment(name):
+        print(f"wrote {path}")
+    print(f"next: cd {name} && pytest && llmgym check {name}.py:{stem(name)}-v0")
+    return 0
+
+
+def write_environment(name: str, folder: str | Path = ".") -> list[Path]:
+    """Write the template under another name into the new folder ``folder/name`` and return the files.
+
+    Raises:
+        ConfigError: The name cannot be a module's, belongs to one that can be imported, or the folder exists.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"the name must be one of a Python module, such as my_env; got {name!r}")
+    target = Path(folder) / name
+    if target.exists():
+        raise ConfigError(f"{str(target)!r} is there already; choose another name or remove it")
+    if importlib.util.find_spec(name) is not None:
+        raise ConfigError(f"{name!r} is the name of a module already; choose another, such as {name}_env")
+    target.mkdir(parents=True)
+    written = []
+    for source in sorted(TEMPLATE.glob("*.template")):
+        text = source.read_text(encoding="utf-8").replace("my_env", name)
+        path = target / source.stem.replace("my_env", name)
+        path.write_text(re.sub(r"\bMy(?=Env\b|Expert\b|-v0\b)", stem(name), text), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def stem(name: str) -> str:
+    """What class names and the id begin with: ``my_env`` gives ``My``, ``price_list`` gives ``PriceList``."""
+    return "".join(part.capitalize() for part in name.removesuffix("_env").split("_"))
