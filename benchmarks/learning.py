@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-
 TARGETS = {"tiny": 0.9, "smollm2": 0.75}
 """The success that a built-in model is to reach."""
 
