@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from llmgym import Env, Message, StepResult, Task
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
@@ -40,23 +40,30 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "eos_token_id": IM_END,
+    "pad_token_id": 4,
+    "bos_token_id": None,
+}
+
+
 def build_llama(vocab_size: int, seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     """A random Llama of two layers."""
     torch.manual_seed(seed)
-    settings: dict[str, Any] = {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "vocab_size": vocab_size,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "eos_token_id": IM_END,
-        "pad_token_id": 4,
-        "bos_token_id": None,
-    }
-    return LlamaForCausalLM(LlamaConfig(**settings | changes))
+    return LlamaForCausalLM(LlamaConfig(**SHAPE | {"vocab_size": vocab_size} | changes))
+
+
+def build_qwen3(vocab_size: int, seed: int = 0) -> Qwen3ForCausalLM:
+    """A random Qwen3 of two layers."""
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(Qwen3Config(**SHAPE, vocab_size=vocab_size, head_dim=16))
 
 
 def teach_to_stop(model: Any, tokenizer: PreTrainedTokenizerFast, steps: int = 80) -> None:

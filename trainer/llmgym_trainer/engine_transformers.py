@@ -25,6 +25,10 @@ _QUIET_S = 0.002
 """A round waits until no request has come for this long …"""
 _STRAGGLER_S = 0.02
 """… or for this long when episodes are still inside their environments."""
+MAX_BATCH = 256
+"""Rows decoded together; more requests wait for the next round."""
+MAX_PREFILL_TOKENS = 32_768
+"""Prompt tokens (padding included) in one forward pass."""
 _GROWTH_SLOTS = 64
 _COMPACT_BELOW = 0.75
 
@@ -131,8 +135,8 @@ class TransformersEngine:
         self,
         model: torch.nn.Module,
         *,
-        max_batch: int = 256,
-        max_prefill_tokens: int = 32_768,
+        max_batch: int = MAX_BATCH,
+        max_prefill_tokens: int = MAX_PREFILL_TOKENS,
         max_kept_tokens: int | None = None,
         forward_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from llmgym.errors import ConfigError, UnknownEnvironmentError
 from llmgym.registry import find
@@ -16,6 +23,9 @@ from llmgym_trainer.codec import Codec, load_chat_template
 
 STATE_FILE = "llmgym.json"
 """Stands in each checkpoint and holds the hash of the chat template it was trained with."""
+
+ADAPTER_FILE = "adapter_config.json"
+"""Stands in a checkpoint that holds an adapter alone."""
 
 
 def resolve_model(name: str, seed: int, env_id: str = "") -> str:
@@ -60,6 +70,22 @@ def last_checkpoint(run: Path) -> Path:
     return max(found)[1]
 
 
+def load_model_config(path: str, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Load a model's configuration, without weights; for an adapter checkpoint that of its base model.
+
+    Raises:
+        ConfigError: Nothing is there.
+    """
+    try:
+        if (Path(path) / ADAPTER_FILE).is_file():
+            from peft import PeftConfig
+
+            path = PeftConfig.from_pretrained(path).base_model_name_or_path
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(path, error) from error
+
+
 def load_model(
     path: str, *, dtype: torch.dtype, chat_template: str | None = None, **kwargs: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -76,7 +102,7 @@ def load_model(
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        if (Path(path) / "adapter_config.json").is_file():
+        if (Path(path) / ADAPTER_FILE).is_file():
             from peft import AutoPeftModelForCausalLM
 
             model = AutoPeftModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs).merge_and_unload()
@@ -84,10 +110,7 @@ def load_model(
         else:
             model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
     except (OSError, ValueError) as error:  # transformers raises either for a folder without a model
-        raise ConfigError(
-            f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, "
-            "or 'tiny'"
-        ) from error
+        raise _cannot_load(path, error) from error
     if chat_template is not None:
         tokenizer.chat_template = load_chat_template(chat_template)
     state = Path(path) / STATE_FILE
@@ -98,3 +121,9 @@ def load_model(
                 f"{path} was trained with chat template {trained} but its tokenizer now has {now}; restore the template"
             )
     return model, tokenizer
+
+
+def _cannot_load(path: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, or 'tiny'"
+    )

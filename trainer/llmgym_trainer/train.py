@@ -20,8 +20,9 @@ from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer, NoSpreadError
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
 from llmgym_trainer.mixtures import Mixture, TaskSource
-from llmgym_trainer.models import load_model, resolve_model
+from llmgym_trainer.models import load_model, load_model_config, resolve_model
 from llmgym_trainer.reporting import Reporter, check_wandb
 from llmgym_trainer.runs import RunFolder
 
@@ -108,6 +109,7 @@ def train_multi_turn(
         with state.main_process_first():
             path = resolve_model(config.model, config.seed, env_id)
         dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
+        _check_memory(path, config, peft_config, dtype, len(val_tasks or []), tell=state.is_main_process)
         model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
     except BaseException:
         if state.is_main_process:
@@ -167,6 +169,29 @@ def _shared_run_folder(config: GRPOConfig, state: PartialState) -> RunFolder:
         raise made[0]
     folder: RunFolder = made[0]
     return folder
+
+
+def _check_memory(
+    path: str, config: GRPOConfig, peft_config: PeftConfig | None, dtype: torch.dtype, val_tasks: int, *, tell: bool
+) -> None:
+    """Say what the run needs and end it where that cannot fit. Weights that are quantized are not estimated."""
+    model_config = load_model_config(path, trust_remote_code=config.trust_remote_code)
+    if (config.model_init_kwargs or {}).get("quantization_config") or hasattr(model_config, "quantization_config"):
+        return
+    available, where = free_memory(config)
+    estimate = estimate_memory(
+        model_config,
+        config,
+        peft_config=peft_config,
+        dtype=dtype,
+        val_tasks=val_tasks,
+        on_gpu=torch.cuda.is_available() and not config.use_cpu,
+    )
+    if tell:
+        print(f"memory: {estimate}; {where} has {available / 2**30:,.1f} GiB free", file=sys.stderr)
+    warning = check_memory(estimate, available, config, where=where)
+    if tell and warning is not None:
+        print(f"memory: {warning}", file=sys.stderr)
 
 
 def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
