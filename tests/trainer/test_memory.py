@@ -176,6 +176,6 @@ def test_a_run_says_what_it_needs_before_the_model_loads(model_dir, tmp_path, mo
         train_multi_turn(run, tasks=TASKS, env_factory=LetterEnv)
     assert "memory: up to " in capsys.readouterr().err
     monkeypatch.setattr("llmgym_trainer.train.free_memory", lambda config: (1000, "this machine"))
-    with pytest.raises(ConfigError, match=r"this machine has 0\.00 GiB free; train an adapter"):
+    with pytest.raises(ConfigError, match=r"this machine has 0 MiB free; train an adapter"):
         train_multi_turn(run, tasks=TASKS, env_factory=LetterEnv)
     assert not any((tmp_path / "runs").iterdir())

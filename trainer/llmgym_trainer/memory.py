@@ -81,8 +81,8 @@ class MemoryEstimate:
     def __str__(self) -> str:
         return (
             f"up to {_gib(self.always + max(self.sampling, self.training))}: weights {_gib(self.weights)} "
-            f"({self.parameters / 1e6:,.1f} M parameters), gradients and optimizer {_gib(self.optimizer)} "
-            f"({self.trained_parameters / 1e6:,.1f} M train),\n"
+            f"({self.parameters:,} parameters), gradients and optimizer {_gib(self.optimizer)} "
+            f"({self.trained_parameters:,} train),\n"
             f"  and in turn sampling, up to {_gib(self.sampling)} ({self.episodes} episodes of at most "
             f"{self.episode_tokens} tokens), and training, {_gib(self.training)} "
             f"(a micro-batch of {self.micro_batch_tokens} tokens)"
@@ -212,10 +212,10 @@ def check_memory(estimate: MemoryEstimate, available: int, config: GRPOConfig, *
 def free_memory(config: GRPOConfig) -> tuple[int, str]:
     """Free bytes for this process, and the device they are on in words."""
     if torch.cuda.is_available() and not config.use_cpu:
-        return torch.cuda.mem_get_info()[0], torch.cuda.get_device_name()
+        return int(torch.cuda.mem_get_info()[0]), torch.cuda.get_device_name()
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     share = f", divided by its {processes} processes," if processes > 1 else ""
-    return psutil.virtual_memory().available // processes, f"this machine{share}"
+    return int(psutil.virtual_memory().available) // processes, f"this machine{share}"
 
 
 def _count_parameters(
@@ -232,10 +232,12 @@ def _count_parameters(
 
 
 def _gib(size: int) -> str:
+    if size < 2**30 // 10:
+        return f"{size / 2**20:,.0f} MiB"
     return f"{size / 2**30:,.2f} GiB" if size < 10 * 2**30 else f"{size / 2**30:,.0f} GiB"
 
 
 def _round(tokens: int) -> int:
     """Down to two leading digits, since the estimate is no better."""
-    unit = 10 ** max(0, len(str(tokens)) - 2)
+    unit: int = 10 ** max(0, len(str(tokens)) - 2)
     return tokens // unit * unit
