@@ -179,3 +179,16 @@ def test_a_run_says_what_it_needs_before_the_model_loads(model_dir, tmp_path, mo
     with pytest.raises(ConfigError, match=r"this machine has 0 MiB free; train an adapter"):
         train_multi_turn(run, tasks=TASKS, env_factory=LetterEnv)
     assert not any((tmp_path / "runs").iterdir())
+
+
+def test_quantized_weights_are_not_estimated(model_dir, tmp_path, monkeypatch, capsys):
+    def not_yet(*args, quantization_config, **kwargs):
+        raise OSError(f"loads with {quantization_config}")
+
+    monkeypatch.setattr("llmgym_trainer.train.load_model", not_yet)
+    run = GRPOConfig(
+        **settings(model_dir, tmp_path / "runs", model_init_kwargs={"quantization_config": {"load_in_4bit": True}})
+    )
+    with pytest.raises(OSError, match="loads with .*load_in_4bit"):
+        train_multi_turn(run, tasks=TASKS, env_factory=LetterEnv)
+    assert "memory:" not in capsys.readouterr().err

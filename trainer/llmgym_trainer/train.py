@@ -176,7 +176,7 @@ def _check_memory(
 ) -> None:
     """Say what the run needs and end it where that cannot fit. Weights that are quantized are not estimated."""
     model_config = load_model_config(path, trust_remote_code=config.trust_remote_code)
-    if (config.model_init_kwargs or {}).get("quantization_config") or hasattr(model_config, "quantization_config"):
+    if _model_kwargs(config).get("quantization_config") or getattr(model_config, "quantization_config", None):
         return
     available, where = free_memory(config)
     estimate = estimate_memory(

@@ -1,0 +1,99 @@
+"""Writes docs/configuration.md, one line for every field of GRPOConfig, from the help texts of the fields.
+
+python docs/generate_configuration.py
+"""
+
+import dataclasses
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import transformers
+import trl
+
+from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
+
+PAGE = Path(__file__).parent / "configuration.md"
+
+
+def page() -> str:
+    """The text of the page."""
+    fields = {field.name: field for field in dataclasses.fields(GRPOConfig) if field.init}
+    inherited = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    trainers = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    defined = [name for name in GRPOConfig.__annotations__ if name not in DERIVED]
+    passed = [name for name in fields if name not in {*defined, *DERIVED, *REFUSED}]
+    idle = [name for name in passed if name.startswith("vllm_")]
+    passed = [name for name in passed if name not in idle]
+    sections = [
+        "# Configuration",
+        "Every setting of `GRPOConfig`, from its help texts by `python docs/generate_configuration.py`: do not edit this page. "
+        "Each is an argument of `GRPOConfig(…)`, a line of the file of `--config`, and an option of `llmgym train` with dashes "
+        "for underscores (`--batch-size 16`). The commands start from [presets]"
+        "(../trainer/llmgym_trainer/presets.py) of the built-in models. [Training](training.md) says what to set first.",
+        "## llmgym",
+        _table(fields, [name for name in defined if name not in inherited]),
+        "## TRL and transformers, with a default of llmgym's",
+        _table(fields, [name for name in defined if name in inherited]),
+        f"## TRL {trl.__version__}, passed through",
+        "Here and in the next table, the first sentence of the field's own help (Apache-2.0).",
+        _table(fields, [name for name in passed if name not in trainers]),
+        "Without effect as long as `use_vllm` is refused: " + ", ".join(f"`{name}`" for name in idle) + ".",
+        f"## transformers {transformers.__version__}, passed through",
+        _table(fields, [name for name in passed if name in trainers]),
+        "## Derived",
+        "These follow from settings above. Setting one is an error that names the other.",
+        _rows(("setting", "set instead"), ((f"`{name}`", ours) for name, ours in DERIVED.items())),
+        "## Refused",
+        "These have one allowed value.",
+        _rows(
+            ("setting", "allowed", "why"), ((f"`{name}`", f"`{only!r}`", why) for name, (only, why) in REFUSED.items())
+        ),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(fields: dict[str, dataclasses.Field[Any]], names: list[str]) -> str:
+    hints = typing.get_type_hints(GRPOConfig)
+    ours = GRPOConfig.__annotations__
+    return _rows(
+        ("setting", "type", "default", "meaning"),
+        (
+            (
+                f"`{name}`",
+                _type(hints[name]),
+                f"`{_default(fields[name])!r}`",
+                fields[name].metadata["help"] if name in ours else _first_sentence(fields[name].metadata["help"]),
+            )
+            for name in names
+            if name not in REFUSED
+        ),
+    )
+
+
+def _rows(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _type(hint: Any) -> str:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join(_type(part) for part in typing.get_args(hint))
+    return "None" if hint is type(None) else getattr(typing.get_origin(hint) or hint, "__name__", str(hint))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return getattr(value, "value", value)  # of an enumeration
+
+
+def _first_sentence(text: str) -> str:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
+    return re.split(r"(?<=[a-z0-9`)])\. (?=[A-Z`])", text)[0].removesuffix(".") + "."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print("wrote", PAGE.name)
