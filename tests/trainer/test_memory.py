@@ -189,6 +189,6 @@ def test_quantized_weights_are_not_estimated(model_dir, tmp_path, monkeypatch, c
     run = GRPOConfig(
         **settings(model_dir, tmp_path / "runs", model_init_kwargs={"quantization_config": {"load_in_4bit": True}})
     )
-    with pytest.raises(OSError, match="loads with .*load_in_4bit"):
+    with pytest.raises(OSError, match=r"loads with .*load_in_4bit"):
         train_multi_turn(run, tasks=TASKS, env_factory=LetterEnv)
     assert "memory:" not in capsys.readouterr().err
