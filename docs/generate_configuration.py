@@ -38,7 +38,8 @@ def page() -> str:
         "## TRL and transformers, with a default of llmgym's",
         _table(fields, [name for name in defined if name in inherited]),
         f"## TRL {trl.__version__}, passed through",
-        "Here and in the next table, the first sentence of the field's own help (Apache-2.0).",
+        "Here and in the next table, the first sentence of the field's own help (Apache-2.0). "
+        "What belongs to a refused value (such as the numbers of a refused loss) has no effect.",
         _table(fields, [name for name in passed if name not in trainers]),
         "Without effect as long as `use_vllm` is refused: " + ", ".join(f"`{name}`" for name in idle) + ".",
         f"## transformers {transformers.__version__}, passed through",
