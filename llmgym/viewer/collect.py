@@ -13,6 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from llmgym.episode import Episode, StopReason, Turn, TurnTokens
@@ -23,6 +24,7 @@ MAX_TEXT_CHARS = 20_000
 
 _CHUNK_CHARS = 64 * 1024
 _OF_ONE_EPISODE = ("phase", "step", "attempt", "shaped_reward", "advantage", "trained")
+_OF_ITS_TURNS = "turn_advantages"
 
 
 @dataclass
@@ -258,11 +260,17 @@ def _answer(episode: Episode) -> str:
 
 def _body(episode: Episode, shared: _Table) -> dict[str, Any]:
     """The conversation, under the names of the record. What many episodes have in common is a number."""
-    own = {name: episode.provenance[name] for name in _OF_ONE_EPISODE if name in episode.provenance}
-    common = {name: value for name, value in episode.provenance.items() if name not in own}
+    advantages = episode.provenance.get(_OF_ITS_TURNS)
+    if not isinstance(advantages, list):
+        advantages = []
+    common = {
+        name: value for name, value in episode.provenance.items() if name not in (*_OF_ONE_EPISODE, _OF_ITS_TURNS)
+    }
     return {
         "initial_messages": _messages(episode.initial_messages),
-        "turns": [_turn(turn) for turn in episode.turns],
+        "turns": [
+            _turn(turn, advantage) for turn, advantage in zip_longest(episode.turns, advantages[: len(episode.turns)])
+        ],
         "metrics": {_cut(name, 200): _string(value) for name, value in episode.metrics.items()},
         "stop_detail": _cut(_string(episode.stop_detail)),
         "close_error": None if episode.close_error is None else _cut(_string(episode.close_error)),
@@ -275,12 +283,13 @@ def _body(episode: Episode, shared: _Table) -> dict[str, Any]:
     }
 
 
-def _turn(turn: Turn) -> dict[str, Any]:
+def _turn(turn: Turn, advantage: Any) -> dict[str, Any]:
     usage = turn.usage
     return {
         "message": None if turn.message is None else _message(turn.message),
         "observation": _messages(turn.observation),
         "reward": turn.reward,
+        "advantage": advantage if isinstance(advantage, float) and math.isfinite(advantage) else None,
         "failure": None if turn.failure is None else _cut(_string(turn.failure)),
         "raw_text": None if turn.raw_text is None else _cut(_string(turn.raw_text)),
         "history_edited": bool(turn.history_edited),

@@ -129,6 +129,21 @@ def test_a_long_text_is_cut_in_the_middle(tmp_path):
     assert content == "<" * 15_000 + "\n[… 30,000 characters left out …]\n" + ">" * 5_000
 
 
+def test_turns_show_advantages_of_their_own(tmp_path):
+    one, two, odd = episode("a"), episode("b"), episode("c")
+    one.provenance["turn_advantages"] = [0.5, float("nan"), -0.25]  # more than there are turns
+    odd.provenance["turn_advantages"] = 7
+    write_episodes(tmp_path / "e.jsonl", [one, two, odd])
+    data, _ = data_of(tmp_path / "e.jsonl")
+    bodies = unpack(data.chunks["0"])
+    assert [[turn["advantage"] for turn in body["turns"]] for body in bodies] == [
+        [0.5, None],
+        [None, None],
+        [None, None],
+    ]
+    assert len({body["provenance"] for body in bodies}) == 1  # what all have in common
+
+
 def test_what_json_or_utf8_cannot_hold_is_shown_all_the_same(tmp_path):
     odd = episode("a", answer="half \ud83d of a pair, line\u2028separator, 数", reward=1.0)
     odd.metrics = {"loss": float("nan"), "best": float("inf")}

@@ -233,7 +233,7 @@ sys.path.insert(0, {here!r})
 import torch
 torch.set_num_threads(1)
 from test_batches import largest_difference, plain_gradients, random_rows
-from toys import make_trainer
+from toys import LetterEnv, make_trainer
 from llmgym_trainer.config import LOSS_TYPES
 
 rank, found = int(os.environ["RANK"]), {{}}
@@ -249,17 +249,48 @@ for loss_type in LOSS_TYPES:
             trainer._backward(model, mine)
             inner = trainer.accelerator.unwrap_model(model)
             found[f"{{loss_type}} {{size}} {{len(episodes)}}"] = [len(mine), largest_difference(inner, expected)]
+
+class Env(LetterEnv):
+    # On the second process there is never any spread.
+    async def step(self, message):
+        result = await super().step(message)
+        result.reward = result.reward if rank == 0 else 0.5
+        return result
+
+settings = {{"batch_size": 4, "max_sampling_attempts": 3, "failed_parse_reward": 0.5, "micro_batch_tokens": 100, "use_cpu": True}}
+trainer = make_trainer({model!r}, f"runs-{{rank}}", env=Env, **settings)
+model, calls = trainer.accelerator.prepare_model(trainer.model), []
+groups = trainer._rollout(0)
+rows = trainer._rows(groups, 0)
+model.module.register_forward_pre_hook(lambda *args: calls.append(1))
+trainer._backward(model, rows)
+found["work"] = [len(groups), len(rows), len(calls), trainer._metrics["train"]["groups/sampled"]]
 with open(f"found-{{rank}}.json", "w") as file:
     json.dump(found, file)
 """
 
 
-def test_gradients_of_two_processes_equal_a_plain_loss(model_dir, tmp_path):
+@pytest.fixture(scope="module")
+def two(model_dir, tmp_path_factory):
+    """What each of two processes found."""
+    tmp_path = tmp_path_factory.mktemp("two")
     (tmp_path / "script.py").write_text(TWO.format(here=str(Path(__file__).parent), model=str(model_dir)))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
     done = subprocess.run(launch, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
-    first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    return [json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_processes_do_equal_work_when_groups_are_replaced(two):
+    first, second = (found["work"] for found in two)
+    assert first[0] == second[0] == 2  # groups, after three rounds on the second process
+    assert first[3] == second[3] == [2 + 3 * 2]
+    assert first[1] > 0 == second[1]  # rows
+    assert first[2] == second[2] > 1  # forward passes
+
+
+def test_gradients_of_two_processes_equal_a_plain_loss(two):
+    first, second = ({case: entry for case, entry in found.items() if case != "work"} for found in two)
     assert len(first) == 4 * len(LOSS_TYPES)
     # Episodes 0 and 3 are 1 + 4 rows of 15; then the second process has none at all.
     assert {(first[case][0], second[case][0]) for case in first} == {(5, 10), (15, 0)}

@@ -55,6 +55,7 @@ function turnView(turn, place, tokensOf) {
   const facts = [`turn ${place + 1}`, seconds(turn.policy_s) + " policy", seconds(turn.env_s) + " environment"];
   if (turn.completion_tokens !== null) facts.push(`${number(turn.prompt_tokens)} → ${number(turn.completion_tokens)} tokens`);
   if (turn.reward) facts.push("reward " + number(turn.reward));
+  if (turn.advantage !== null) facts.push("advantage " + number(turn.advantage));
   const view = el("div", "turn", el("div", "facts", facts.map((fact) => el("span", "", fact))));
   const answered = new Set(((turn.message && turn.message.tool_calls) || []).map((call) => call.id));
   if (turn.message) view.append(messageView(turn.message, turn.history_edited ? null : turn.observation));
