@@ -192,3 +192,27 @@ def test_tasks_from_a_dataset(here, stand_in, capsys):
     ):
         assert main(["train", *dataset, *more]) == 2
         assert text in capsys.readouterr().err
+
+
+def test_a_run_is_resumed_with_its_own_command_and_new_settings(here, model_dir, capsys):
+    assert main(["train", "my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--model", str(model_dir), *SMALL]) == 0
+    assert main(["train", "--resume", "runs/a"]) == 2
+    assert "the run has done all its 1 steps" in capsys.readouterr().err
+    assert main(["train", "--resume", "runs/a", "--num-steps", "2"]) == 0
+    lines = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert Path("runs/a/checkpoint-2/model.safetensors").is_file()
+
+
+def test_what_resume_takes(here, capsys):
+    for arguments, text in (
+        (["--resume"], "--resume takes the folder of a run"),
+        (["--resume", "--num-steps", "3"], "--resume takes the folder of a run"),
+        (["--resume", "runs/a"], "there is no run folder 'runs/a' to resume"),
+        (["my_env.py:MyEnv", "--resume", "runs/a"], "--resume comes first and takes no environment"),
+    ):
+        assert main(["train", *arguments]) == 2
+        assert text in capsys.readouterr().err
+    Path("runs/a/checkpoint-1").mkdir(parents=True)
+    assert main(["train", "--resume", "runs/a"]) == 2
+    assert "was not begun by `llmgym train`; resume it from its own script" in capsys.readouterr().err

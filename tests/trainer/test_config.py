@@ -90,6 +90,15 @@ def test_a_refused_setting_says_why(name):
     assert getattr(GRPOConfig(**{name: allowed}), name) == allowed
 
 
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_what_accelerate_was_configured_for(monkeypatch, variable):
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(ConfigError, match="launch with --multi_gpu, and train an adapter"):
+        GRPOConfig()
+    monkeypatch.setenv(variable, "false")
+    GRPOConfig()
+
+
 @pytest.mark.parametrize("loss_type", [*LOSS_TYPES, *OTHER_LOSS_TYPES, "dpoa"])
 def test_loss_types(loss_type):
     if loss_type in LOSS_TYPES:

@@ -475,6 +475,24 @@ PINNED = {
 }
 
 
+PINNED_TRAINER = {
+    "_run_epoch": "31aff00f34c302a2",
+    "_save_checkpoint": "a9111e30faa99339",
+    "_load_rng_state": "d5ebdfc0a0884c4b",
+    "_load_optimizer_and_scheduler": "741032f57d6fb802",
+}
+
+
+@pytest.mark.parametrize("name", PINNED_TRAINER)
+def test_transformers_still_has_the_code_that_resuming_builds_on(name):
+    source = inspect.getsource(getattr(transformers.Trainer, name))
+    found = hashlib.sha256(source.encode()).hexdigest()[:16]
+    assert found == PINNED_TRAINER[name], (
+        f"transformers {transformers.__version__} changed Trainer.{name}. Read what it saves, where, and in which order a "
+        f"resumed run reads it back (see llmgym_trainer/resume.py), then put {found!r} here."
+    )
+
+
 @pytest.mark.parametrize("name", PINNED)
 def test_trl_still_has_the_code_we_build_on(name):
     source = inspect.getsource(getattr(trl.GRPOTrainer, name))

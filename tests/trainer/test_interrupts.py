@@ -7,8 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from toys import TASKS, LetterEnv, settings
 
+from llmgym import read_episodes
+from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.resume import find_checkpoint
+from llmgym_trainer.runs import read_metrics
 
 HERE = Path(__file__).parent
 
@@ -19,7 +24,7 @@ def interrupt():
 
 def test_the_first_ctrl_c_takes_effect_at_the_next_check(capsys):
     stop = StopRequest()
-    with stop.on_ctrl_c():
+    with stop.on_signals():
         stop.check()
         interrupt()
         assert stop.requested
@@ -33,14 +38,14 @@ def test_the_first_ctrl_c_takes_effect_at_the_next_check(capsys):
 def test_ctrl_c_takes_effect_at_once_while_waiting():
     stop = StopRequest()
     after = []
-    with stop.on_ctrl_c(), pytest.raises(TrainingInterrupted), stop.waiting():
+    with stop.on_signals(), pytest.raises(TrainingInterrupted), stop.waiting():
         after.append(interrupt())
     assert after == []
 
 
 def test_the_second_ctrl_c_is_a_keyboard_interrupt():
     stop = StopRequest()
-    with stop.on_ctrl_c():
+    with stop.on_signals():
         interrupt()
         with pytest.raises(KeyboardInterrupt):
             interrupt()
@@ -48,16 +53,36 @@ def test_the_second_ctrl_c_is_a_keyboard_interrupt():
 
 def test_the_handler_of_before_comes_back():
     before = signal.getsignal(signal.SIGINT)
-    with StopRequest().on_ctrl_c():
+    with StopRequest().on_signals():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_asks_as_ctrl_c_does_and_never_quits_at_once():
+    stop = StopRequest()
+    before = signal.getsignal(signal.SIGTERM)
+    with stop.on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_all_processes_stop_when_one_was_asked():
+    stop = StopRequest()
+    stop.check_together(lambda mine: [*mine, False])
+    with pytest.raises(TrainingInterrupted):
+        stop.check_together(lambda mine: [*mine, True])
+    assert stop.requested
 
 
 def test_outside_the_main_thread_nothing_is_handled():
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with StopRequest().on_ctrl_c():
+        with StopRequest().on_signals():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
@@ -66,7 +91,99 @@ def test_outside_the_main_thread_nothing_is_handled():
     assert seen == [before]
 
 
-# A whole run.
+# A run that is asked to stop in each of its phases.
+
+PHASES = {
+    # The phase, steps done when it ends there.
+    "validation": 0,
+    "rollout": 1,
+    "rows": 1,
+    "backward": 1,
+    "optimizer step": 2,
+    "checkpoint": 2,
+    "last validation": 3,
+}
+
+
+def stop_in(phase, number, monkeypatch):
+    """Send the signal once, in that phase of the second step (or of the first or last validation)."""
+    sent = []
+
+    def send():
+        if not sent:
+            sent.append(os.kill(os.getpid(), number))
+
+    def before(name, when):
+        method = getattr(MultiTurnGRPOTrainer, name)
+
+        def wrapper(self, *args, **kwargs):
+            if when(self.state.global_step, kwargs):
+                send()
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(MultiTurnGRPOTrainer, name, wrapper)
+
+    class Env(LetterEnv):
+        phase = None
+
+        async def step(self, message):
+            if Env.phase == phase:
+                send()
+            return await super().step(message)
+
+    def enter(step, kwargs):
+        validating = kwargs["phase"] == "val"
+        Env.phase = (
+            {0: "validation", 3: "last validation"}.get(step) if validating else "rollout" if step == 1 else None
+        )
+        return False
+
+    before("_run_episodes", enter)
+    name = {
+        "rows": "_rows",
+        "backward": "compute_loss",
+        "optimizer step": "_clip_grad_norm",
+        "checkpoint": "_progress",
+    }.get(phase)
+    if name is not None:
+        before(name, lambda step, kwargs: step == (2 if phase == "checkpoint" else 1))
+    return Env
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_run_stops_in_order_in_every_phase_and_goes_on(model_dir, tmp_path, monkeypatch, phase, number):
+    def train(env, resume):
+        changes = {"num_steps": 3, "save_steps": 2, "validation_interval": 3, "run_name": "a", "micro_batch_tokens": 1}
+        config = GRPOConfig(**settings(model_dir, tmp_path, resume_from_checkpoint=resume, **changes))
+        return train_multi_turn(config, tasks=TASKS, env_factory=env, val_tasks=TASKS[:1])
+
+    with monkeypatch.context() as patch:
+        result = train(stop_in(phase, number, patch), None)
+    steps = PHASES[phase]
+    assert (result.steps, result.interrupted) == (steps, True)
+    assert result.checkpoint == tmp_path / "a" / f"checkpoint-{steps}"
+    assert find_checkpoint(tmp_path / "a") == result.checkpoint
+    assert (result.checkpoint / "optimizer.pt").is_file()
+    if steps < 3:
+        result = train(LetterEnv, str(tmp_path / "a"))
+        assert (result.steps, result.interrupted) == (3, False)
+        lines = read_metrics(result.run_dir)
+        assert [line["step"] for line in lines] == [0, 1, 2, 3, 3]
+        names = [f"train-{step:06d}" for step in range(3)] + ["val-000000", "val-000003"]
+        files = [result.run_dir / "episodes" / f"{name}.jsonl" for name in names]
+        assert [len(read_episodes(file)) for file in files] == [8, 8, 8, 1, 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_while_its_model_loads_leaves_nothing(model_dir, tmp_path, monkeypatch, number):
+    monkeypatch.setattr("llmgym_trainer.train.load_model", lambda *args, **kwargs: os.kill(os.getpid(), number))
+    with pytest.raises(TrainingInterrupted):
+        train_multi_turn(GRPOConfig(**settings(model_dir, tmp_path)), tasks=TASKS, env_factory=LetterEnv)
+    assert list(tmp_path.iterdir()) == []
+
+
+# A run in a process of its own.
 
 SCRIPT = """
 import asyncio, pathlib, sys, time
@@ -151,7 +268,7 @@ def test_ctrl_c_saves_the_last_whole_step_and_says_where(tmp_path, model_dir, wh
     status, output = run_and_interrupt(tmp_path, model_dir, where)
     assert status == 0, output
     checkpoint = Path("runs/a/checkpoint-1")
-    assert f"stopped after step 1; saved {checkpoint}" in output
+    assert f"stopped after step 1; saved {checkpoint}. To go on: llmgym train --resume runs/a" in output
     assert re.search(f"RESULT 1 True {checkpoint}", output)
     from llmgym_trainer.models import load_model
 

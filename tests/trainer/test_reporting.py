@@ -110,7 +110,7 @@ def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp
     wandb.teardown()  # its own process has then written everything
 
     run = next(record.run for record in records(folder.path) if record.WhichOneof("record_type") == "run")
-    assert (run.project, run.display_name) == ("games", "a")
+    assert (run.project, run.display_name, run.run_id) == ("games", "a", folder.notes()["wandb_id"])
     assert {item.key: json.loads(item.value_json) for item in run.config.update}["learning_rate"] == 1e-3
     calls = list(logged(folder.path))
     metrics = [{name: value for name, value in call.items() if not name.startswith("conversations/")} for call in calls]

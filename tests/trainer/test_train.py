@@ -49,7 +49,7 @@ def test_what_a_run_leaves(run):
     assert (run.steps, run.interrupted) == (3, False)
     assert run.run_dir.name == "first"
     assert sorted(path.name for path in run.run_dir.iterdir()) == [
-        "checkpoint-2", "checkpoint-3", "config.yaml", "episodes", "metrics.jsonl", "reward.png",
+        "checkpoint-2", "checkpoint-3", "config.yaml", "episodes", "metrics.jsonl", "reward.png", "run.json",
     ]  # fmt: skip
     assert run.checkpoint == run.run_dir / "checkpoint-3"
 

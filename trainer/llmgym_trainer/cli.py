@@ -9,7 +9,13 @@ from llmgym.errors import ConfigError, TaskError, did_you_mean
 from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
 from llmgym_trainer.config import GRPOConfig, parse_settings
+from llmgym_trainer.interrupts import TrainingInterrupted
 from llmgym_trainer.presets import preset
+from llmgym_trainer.resume import find_checkpoint
+from llmgym_trainer.runs import RunFolder
+
+INTERRUPTED = 130
+"""Exit status of a run that was asked to stop and did so in order."""
 
 _EPILOG = """\
 Every other setting of GRPOConfig can be given as an option of the same name, such as --num-steps 50
@@ -22,6 +28,7 @@ examples:
   llmgym train my_env.py:MyEnv --tasks tasks.jsonl --model path/to/model
   llmgym train my_env.py:MyEnv --dataset openai/gsm8k --dataset-option config=main prompt=question target=answer
   llmgym train ToolUseGame-v0 --also CalculatorMath-v0=0.5
+  llmgym train --resume runs/NAME
 """
 
 
@@ -31,12 +38,49 @@ def train_main(argv: list[str]) -> int:
     Raises:
         LLMGymError: Anything the user can mend; the caller prints it as one line.
     """
+    if argv and argv[0].partition("=")[0] == "--resume":
+        return _resume(argv)
+    parser = _parser()
+    known, rest = parser.parse_known_args(argv)
+    if known.resume is not None:
+        raise ConfigError("--resume comes first and takes no environment: llmgym train --resume runs/NAME")
+    before = argv[argv.index(known.env) - 1] if known.env != argv[0] else ""
+    if before.startswith("--") and "=" not in before and before != "--lora":
+        raise ConfigError(f"the environment comes first, as in: llmgym train ToolUseGame-v0 {before} {known.env}")
+    given = _settings(rest)
+    if known.model is not None:
+        given["model"] = known.model
+    given = parse_settings(given, source="command line")
+    from_file = GRPOConfig.from_yaml(known.config).given if known.config else {}
+    model = given.get("model", from_file.get("model", "tiny"))
+    config = GRPOConfig(**{**preset(model), **from_file, **given})
+    return _train(known, config, argv)
+
+
+def _resume(argv: list[str]) -> int:
+    """Run the command of an earlier run once more, with the settings in its folder and those given now."""
+    run, *rest = argv[0].split("=", 1)[1:] + argv[1:] or [""]
+    if not run or run.startswith("--"):
+        raise ConfigError("--resume takes the folder of a run, as in: llmgym train --resume runs/NAME")
+    folder = RunFolder(find_checkpoint(run).parent)
+    command = folder.command()
+    known, _ = _parser().parse_known_args(command)
+    changes = {**_settings(rest), "resume_from_checkpoint": run}
+    return _train(known, GRPOConfig.from_yaml(folder.path / "config.yaml", **changes), command)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="llmgym train",
         description="Train a model on an environment with multi-turn GRPO.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run from its last checkpoint; only settings may follow, such as --num-steps 200",
     )
     parser.add_argument("env", help="registered id, module:Id-v0, module:Class or my_env.py:MyEnv")
     parser.add_argument("--tasks", metavar="JSONL", help="training tasks, instead of the environment's own")
@@ -73,18 +117,10 @@ def train_main(argv: list[str]) -> int:
     )
     parser.add_argument("--lora", action="store_true", help="train a LoRA adapter (rank 16, all linear layers)")
     parser.add_argument("--config", metavar="YAML", help="settings from a file")
-    known, rest = parser.parse_known_args(argv)
-    before = argv[argv.index(known.env) - 1] if known.env != argv[0] else ""
-    if before.startswith("--") and "=" not in before and before != "--lora":
-        raise ConfigError(f"the environment comes first, as in: llmgym train ToolUseGame-v0 {before} {known.env}")
-    given = _settings(rest)
-    if known.model is not None:
-        given["model"] = known.model
-    given = parse_settings(given, source="command line")
-    from_file = GRPOConfig.from_yaml(known.config).given if known.config else {}
-    model = given.get("model", from_file.get("model", "tiny"))
-    config = GRPOConfig(**{**preset(model), **from_file, **given})
+    return parser
 
+
+def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) -> int:
     entry = find(known.env)
     options = dict(_key_value(text, "--task-option") for text in known.task_option)
     tasks = _tasks(entry, known, options)
@@ -104,9 +140,13 @@ def train_main(argv: list[str]) -> int:
             for name, found, weight in also
         ]
         data = {"sources": [first, *others]}
-    result = train_multi_turn(config, **data, peft_config=default_lora() if known.lora or model == "smollm2" else None)
+    adapter = default_lora() if known.lora or config.model == "smollm2" else None
+    try:
+        result = train_multi_turn(config, **data, peft_config=adapter, command=command)
+    except TrainingInterrupted:
+        return INTERRUPTED
     announce(result)
-    return 130 if result.interrupted else 0
+    return INTERRUPTED if result.interrupted else 0
 
 
 def default_lora() -> Any:

@@ -13,6 +13,7 @@ from llmgym.env import Env
 from llmgym.episode import Episode, EpisodeLimits, StopReason
 from llmgym.rollout import derive_seed, run_episode
 from llmgym.task import Task
+from llmgym_trainer.batch_gate import BatchGate
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Engine, Sample, SamplingParams
 from llmgym_trainer.policy import ModelPolicy
@@ -126,6 +127,7 @@ class Collector:
         seed: The run seed.
         max_concurrent_episodes: Episodes alive at once; None for all.
         episode_retries: Times a failed episode is tried again on a fresh environment.
+        deterministic: Sample in batches that follow from the episodes alone, see :class:`BatchGate`.
         env_id: Recorded in the episodes; a function of the task where there are several environments.
         provenance: Recorded in the episodes.
     """
@@ -139,12 +141,16 @@ class Collector:
         seed: int,
         max_concurrent_episodes: int | None = None,
         episode_retries: int = 1,
+        deterministic: bool = False,
         env_id: str | Callable[[Task], str] = "",
         provenance: dict[str, Any] | None = None,
     ) -> None:
         self._codec = codec
         self.clock = RolloutClock()
         self._engine: Engine = _TimedEngine(engine, self.clock)
+        self._gate: BatchGate | None = None
+        if deterministic:
+            self._engine = self._gate = BatchGate(self._engine, max_concurrent_episodes)
         self._env_factory = env_factory
         self._seed = seed
         self._max_concurrent_episodes = max_concurrent_episodes
@@ -161,6 +167,7 @@ class Collector:
         temperature: float,
         phase: str,
         step: int,
+        numbers: Sequence[int] | None = None,
         on_episode: Callable[[Episode], None] = lambda episode: None,
     ) -> list[Group]:
         """Run ``episodes_per_task`` episodes of each task.
@@ -172,6 +179,7 @@ class Collector:
             temperature: Sampling temperature.
             phase: Part of the sampling seed, such as ``"train"``; recorded in the episodes.
             step: Optimizer step, likewise.
+            numbers: Number of each task among those of all processes, part of the sampling seed; None counts from 0.
             on_episode: Called as each episode ends.
 
         Returns:
@@ -191,14 +199,18 @@ class Collector:
                     attempts.append(episode)
                     if episode.stop_reason is not StopReason.ERROR:
                         break
+                if self._gate is not None:
+                    self._gate.end_episode()
             on_episode(attempts[-1])
             return attempts
 
         self.clock.start()
+        if self._gate is not None:
+            self._gate.begin(len(tasks) * episodes_per_task)
         async with asyncio.TaskGroup() as running:
             plays = [
                 [running.create_task(play(number, task, index)) for index in range(episodes_per_task)]
-                for number, task in enumerate(tasks)
+                for number, task in zip(numbers or range(len(tasks)), tasks, strict=True)
             ]
         self.clock.change(0)
         groups = []

@@ -63,6 +63,8 @@ REFUSED = {
     "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last one"),
     "vllm_importance_sampling_correction": (True, "it acts with vLLM only; set sampling_correction"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
+    "fsdp": (None, "the embedded engine samples in every process at its own pace, which needs whole weights there"),
+    "deepspeed": (None, "a step takes as many backward passes as its rows need, which DeepSpeed counts itself"),
     "max_steps_off_policy": (
         None,
         "asynchronous training does not exist yet; every episode is sampled by the weights it trains",
@@ -165,6 +167,14 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
     )
     episode_retries: int = _setting(1, "Times a failed episode is tried again on a fresh environment.")
     max_error_share: float = _setting(0.5, "The run stops when more than this share of a step's episodes fails.")
+    deterministic: bool = _setting(
+        False,
+        "Sample in batches that do not depend on the speed of the environments, so that a run repeats and resumes "
+        "exactly on the same machine. A slow tool then holds all episodes up. On a GPU set full_determinism too.",
+    )
+    resume_from_checkpoint: str | None = _setting(
+        None, "Go on with a run: its folder, for its last checkpoint, or one of its checkpoints."
+    )
     wandb_project: str | None = _setting(None, "Log to this Weights & Biases project.")
     run_name: str | None = _setting(None, "Name of the run and of its folder. None takes the time.")
     runs_dir: str = _setting("runs", "Folder that holds the run folders.")
@@ -300,6 +310,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(f"chat_template_kwargs must be a mapping, got {self.chat_template_kwargs!r}")
         if not 0 <= self.max_error_share <= 1:
             raise ConfigError(f"max_error_share={self.max_error_share} is a share, from 0 to 1")
+        for variable, name in (("ACCELERATE_USE_FSDP", "fsdp"), ("ACCELERATE_USE_DEEPSPEED", "deepspeed")):
+            if os.environ.get(variable, "false").lower() in ("true", "1"):
+                raise ConfigError(
+                    f"accelerate is configured for {name}, which is not supported ({REFUSED[name][1]}); launch with "
+                    "--multi_gpu, and train an adapter (--lora) where a GPU cannot hold all weights and their optimizer"
+                )
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         if self.batch_size % world_size:
             raise ConfigError(
@@ -389,13 +405,15 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         return cls(**parse_settings({**values, **overrides}, source=str(path)))
 
     def to_yaml(self, path: str | Path) -> None:
-        """Write the settings that differ from the defaults; :meth:`from_yaml` reads them back.
+        """Write the settings that differ from the defaults, except ``resume_from_checkpoint``, which is of one start
+        and not of the run; :meth:`from_yaml` reads them back.
 
         Raises:
             ConfigError: A setting holds an object that YAML cannot express.
         """
+        kept = {name: value for name, value in self._given.items() if name != "resume_from_checkpoint"}
         try:
-            text = yaml.safe_dump(self._given, sort_keys=False)
+            text = yaml.safe_dump(kept, sort_keys=False)
         except yaml.representer.RepresenterError as error:
             raise ConfigError(f"a setting must be a plain value that config.yaml can hold: {error}") from error
         Path(path).write_text(text, encoding="utf-8")

@@ -15,11 +15,15 @@ Where this departs from ``trl.GRPOTrainer`` (1.16):
 6. Advantages are one a token, shape (B, T), which TRL's loss allows: turns may differ (:mod:`llmgym_trainer.credit`).
    The importance weights between sampler and trainer multiply them, between the forward pass that gives the trainer's
    probabilities and the loss. TRL's own correction acts only with vLLM.
-7. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is printed
+7. Checkpoints. They are written whole or not at all, and a resumed run goes on at its task, its random numbers and
+   its records; TRL's skips the items of a dataloader (see :mod:`llmgym_trainer.resume`). A step that does not end
+   leaves no trace in what a checkpoint holds.
+8. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is printed
    or reported by TRL's callbacks.
 
 Overridden: ``get_train_dataloader``, ``training_step``, ``train``, ``log``, ``_save``, ``_save_checkpoint`` (no
-model card), ``_get_per_token_logps_and_entropies`` (its result is read, and the advantages weighed).
+model card) with ``_get_output_dir`` and ``_push_from_checkpoint``, which it calls, and
+``_get_per_token_logps_and_entropies`` (its result is read, and the advantages weighed).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import use_adapter
 
 from llmgym.env import Env
@@ -45,6 +50,7 @@ from llmgym.episode import Episode
 from llmgym.errors import ConfigError, LLMGymError, did_you_mean
 from llmgym.task import Task
 from llmgym.versions import provenance
+from llmgym_trainer import checkpoints
 from llmgym_trainer.advantages import OverlongPenalty
 from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
 from llmgym_trainer.codec import Codec
@@ -53,13 +59,19 @@ from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.credit import EpisodeRewards
 from llmgym_trainer.engine import Engine
 from llmgym_trainer.engine_transformers import TransformersEngine
-from llmgym_trainer.interrupts import StopRequest, run_until_closed
+from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted, run_until_closed
 from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.mixtures import Mixture, MixtureStream
 from llmgym_trainer.models import STATE_FILE
+from llmgym_trainer.out_of_memory import explaining_out_of_memory
+from llmgym_trainer.random_state import RandomState
 from llmgym_trainer.reporting import Reporter
+from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
 from llmgym_trainer.rows import build_rows
 from llmgym_trainer.sampling_correction import importance_ratios
+
+MAX_NON_FINITE_STEPS = 3
+"""So many steps in a row without finite gradients end the run."""
 
 
 class TooManyErrorsError(LLMGymError, RuntimeError):
@@ -68,6 +80,10 @@ class TooManyErrorsError(LLMGymError, RuntimeError):
 
 class NoSpreadError(LLMGymError, RuntimeError):
     """No group could train anything for ``max_steps_without_spread`` steps in a row."""
+
+
+class NonFiniteError(LLMGymError, RuntimeError):
+    """Steps in a row gave gradients that are NaN or infinite."""
 
 
 class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no type information
@@ -122,6 +138,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._steps_without_spread = 0
         self._seen_tokens = 0
         self._validated_at: int | None = None
+        self._writing_to: Path | None = None
+        self._non_finite_steps = 0
         super().__init__(
             model=model,
             reward_funcs=_reward_comes_from_the_environment,
@@ -153,9 +171,11 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             seed=config.seed,
             max_concurrent_episodes=config.max_concurrent_episodes,
             episode_retries=config.episode_retries,
+            deterministic=config.deterministic,
             env_id=env_id if mixture is None else mixture.source_of,
             provenance={**provenance(), "model": config.model, "template_hash": self.codec.template_hash},
         )
+        self._tasks = list(tasks)
         shuffle = bool(config.shuffle_dataset)
         self.task_stream: TaskStream | MixtureStream = (
             TaskStream(tasks, seed=config.seed, shuffle=shuffle)
@@ -174,28 +194,44 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def get_train_dataloader(self) -> Any:
         """One empty item an optimizer step: what a step trains on is sampled inside it."""
-        return torch.utils.data.DataLoader([{} for _ in range(self.args.max_steps)], batch_size=None)
+        steps: list[dict[str, Any]] = [{} for _ in range(self.args.max_steps)]
+        return torch.utils.data.DataLoader(steps, batch_size=1, collate_fn=lambda items: items[0])
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as TRL does, with a validation after the last step."""
-        output = super().train(*args, **kwargs)
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train as TRL does, with a validation after the last step.
+
+        Args:
+            resume_from_checkpoint: A run folder (its last checkpoint) or a checkpoint to go on from; True takes the
+                last checkpoint of this run. What was recorded after it moves to ``abandoned/``.
+            kwargs: See ``transformers.Trainer.train``.
+
+        Raises:
+            ConfigError: The checkpoint is missing, of another folder, or does not fit the tasks, the chat template
+                or the number of processes.
+        """
+        checkpoint = None
+        if resume_from_checkpoint:
+            where = self.args.output_dir if resume_from_checkpoint is True else resume_from_checkpoint
+            checkpoint = str(self._go_on_from(find_checkpoint(where)))
+        output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
         self.validate()
         return output
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run one optimizer step's rollout, forward and backward passes. Returns the loss, shape ()."""
-        step = self.state.global_step
-        if step % self.args.validation_interval == 0:
-            self.validate()
-        began = time.perf_counter()
-        groups = self._rollout(step)
-        rows = self._rows(groups, step)
-        trained = time.perf_counter()
-        loss = self._backward(model, rows)
-        self._check_spread()
-        self._add("time/training", time.perf_counter() - trained)
-        self._add("step_time", time.perf_counter() - began)
-        return loss
+        with self._undone_unless_whole(model):
+            step = self.state.global_step
+            if step % self.args.validation_interval == 0:
+                self.validate()
+            began = time.perf_counter()
+            groups = self._rollout(step)
+            rows = self._rows(groups, step)
+            trained = time.perf_counter()
+            loss = self._backward(model, rows)
+            self._check_spread()
+            self._add("time/training", time.perf_counter() - trained)
+            self._add("step_time", time.perf_counter() - began)
+            return loss
 
     def validate(self) -> dict[str, float]:
         """Run one episode of each validation task and log its metrics as ``val/…``. Once a step at most.
@@ -206,7 +242,6 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         step = self.state.global_step
         if not self._val_tasks or self._validated_at == step:
             return {}
-        self._validated_at = step
         self.engine.sync(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         config = self.args
@@ -214,6 +249,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         groups = self._run_episodes(
             self._val_tasks[rank::world],
             1,
+            numbers=range(rank, len(self._val_tasks), world),
             phase="val",
             step=step,
             temperature=config.temperature if config.val_temperature is None else config.val_temperature,
@@ -225,6 +261,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             metrics.pop(name, None)  # groups of one episode
         metrics["val/time"] = time.perf_counter() - began
         self._reporter.validation(step, metrics)
+        self._validated_at = step
         self._keep_best(step, metrics)
         return metrics
 
@@ -264,12 +301,117 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        Trainer._save_checkpoint(self, model, trial)
+        """Write a checkpoint whole or not at all. Does nothing where that of this step exists.
+
+        Raises:
+            CheckpointError: It could not be written; those before it are as they were.
+        """
+        run, step, main = Path(self.args.output_dir), self.state.global_step, self.args.should_save
+        if (run / checkpoints.checkpoint_name(step)).exists():
+            return
+        try:
+            self._writing_to = checkpoints.begin(run) if main else run / checkpoints.PARTIAL
+            self.accelerator.wait_for_everyone()
+            Trainer._save_checkpoint(self, model, trial)
+            if self.state.best_global_step == step:
+                self.state.best_model_checkpoint = str(run / checkpoints.checkpoint_name(step))
+            if main:
+                self.state.save_to_json(
+                    str(self._writing_to / checkpoints.checkpoint_name(step) / "trainer_state.json")
+                )
+                self._progress().write(self._writing_to / checkpoints.checkpoint_name(step))
+            self.accelerator.wait_for_everyone()
+            if main:
+                checkpoints.publish(run, step)
+                rotate_checkpoints(str(run), self.args.save_total_limit, self.state.best_model_checkpoint)
+            self.accelerator.wait_for_everyone()
+        except Exception as error:
+            if main:
+                checkpoints.discard_partial(run)
+            raise checkpoints.CheckpointError(
+                f"the checkpoint of step {step} could not be written to {run}: {error}. Those before it are whole: when "
+                "this is mended, go on from the last one"
+            ) from error
+        finally:
+            self._writing_to = None
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(run / checkpoints.checkpoint_name(step)))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._writing_to or self.args.output_dir)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._writing_to is None:  # else it is not whole yet
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def save_now(self) -> Path:
         """Write a checkpoint of the last whole step and return its folder."""
         self._save_checkpoint(self.model, None)
-        return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        return Path(self.args.output_dir) / checkpoints.checkpoint_name(self.state.global_step)
+
+    def _progress(self) -> Progress:
+        return Progress(
+            step=self.state.global_step,
+            cursor=self.task_stream.cursor,
+            seen_tokens=self._seen_tokens,
+            validated=self._validated_at == self.state.global_step,
+            metrics_bytes=self._reporter.metrics_bytes,
+            processes=self.accelerator.num_processes,
+            tasks_hash=hash_tasks(self._tasks),
+        )
+
+    def _go_on_from(self, checkpoint: Path) -> Path:
+        """Take up the state that a checkpoint holds beside weights and optimizer."""
+        progress = Progress.read(checkpoint)
+        progress.check(self._tasks, self.accelerator.num_processes)
+        if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
+            raise ConfigError(f"{str(checkpoint)!r} is not in this run's folder {self.args.output_dir!r}")
+        trained = json.loads((checkpoint / STATE_FILE).read_text())["template_hash"]
+        if trained != self.codec.template_hash:
+            raise ConfigError(
+                f"{checkpoint} was trained with chat template {trained}, not {self.codec.template_hash}; restore it"
+            )
+        self.task_stream.cursor = progress.cursor
+        self._seen_tokens = progress.seen_tokens
+        self._validated_at = progress.step if progress.validated else None
+        if self.args.should_save:
+            aside = set_aside(checkpoint.parent, progress)
+            self._reporter.resume(progress.step)
+            if aside is not None:
+                self._reporter.write(f"what was recorded after step {progress.step} is in {aside}")
+        self.accelerator.wait_for_everyone()
+        return checkpoint
+
+    @contextlib.contextmanager
+    def _undone_unless_whole(self, model: Any) -> Iterator[None]:
+        """Take back what a step did to the state of the run when it ends with an exception."""
+        cursor, seen_tokens, chance = self.task_stream.cursor, self._seen_tokens, RandomState.now()
+        try:
+            yield
+        except BaseException as error:
+            self.task_stream.cursor, self._seen_tokens = cursor, seen_tokens
+            chance.restore()
+            model.zero_grad(set_to_none=True)
+            self._metrics["train"].clear()
+            if isinstance(error, Exception) and not isinstance(error, TrainingInterrupted):
+                self._save_after(error)
+            raise
+
+    def _save_after(self, error: Exception) -> None:
+        """Keep the last whole step when a failure that all processes share ends the run."""
+        step = self.state.global_step
+        if isinstance(error, NoSpreadError):
+            return  # its caller saves
+        if step == 0 or (
+            self.accelerator.num_processes > 1 and not isinstance(error, (TooManyErrorsError, NonFiniteError))
+        ):
+            return
+        with contextlib.suppress(checkpoints.CheckpointError):  # such as on a full disk, which may be the failure
+            saved = self.save_now()
+            self._reporter.write(
+                f"training stops with an error after step {step}; saved {saved}. When the cause is mended, go on with: "
+                f"llmgym train --resume {self.args.output_dir}"
+            )
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -303,9 +445,14 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             if not any(wanted):
                 break
             tasks = self.task_stream.take(sum(wanted))
-            mine = tasks[sum(wanted[:rank]) : sum(wanted[: rank + 1])]
+            mine = range(sum(wanted[:rank]), sum(wanted[: rank + 1]))
             groups = self._run_episodes(
-                mine, config.episodes_per_task, phase=f"train{attempt}", step=step, temperature=config.temperature
+                [tasks[number] for number in mine],
+                config.episodes_per_task,
+                numbers=mine,
+                phase=f"train{attempt}",
+                step=step,
+                temperature=config.temperature,
             )
             everything += groups
             last = attempt == config.max_sampling_attempts - 1
@@ -331,24 +478,38 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         return kept
 
     def _run_episodes(
-        self, tasks: Sequence[Task], episodes_per_task: int, *, phase: str, step: int, temperature: float
+        self,
+        tasks: Sequence[Task],
+        episodes_per_task: int,
+        *,
+        numbers: Sequence[int],
+        phase: str,
+        step: int,
+        temperature: float,
     ) -> list[Group]:
         validation = phase == "val"
         sequential = validation and self.args.sequential_validation
-        with self._stop.waiting(), self._reporter.rollout(len(tasks) * episodes_per_task) as on_episode:
-            groups: list[Group] = []
-            for batch in [[task] for task in tasks] if sequential else [list(tasks)]:
+        groups: list[Group] = []
+        with (
+            contextlib.suppress(TrainingInterrupted),  # raised below, on all processes
+            self._stop.waiting(),
+            self._reporter.rollout(len(tasks) * episodes_per_task) as on_episode,
+        ):
+            numbered = list(zip(numbers, tasks, strict=True))
+            for batch in [[pair] for pair in numbered] if sequential else [numbered]:
                 groups += run_until_closed(
                     self.collector.collect(
-                        batch,
+                        [task for _, task in batch],
                         episodes_per_task,
                         self._val_limits if validation else self._limits,
+                        numbers=[number for number, _ in batch],
                         temperature=temperature,
                         phase=phase,
                         step=step,
                         on_episode=on_episode,
                     )
                 )
+        self._stop.check_together(gather_object)
         return groups
 
     def _stats(self, groups: Sequence[Group]) -> list[EpisodeStats]:
@@ -450,7 +611,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self.loss_type = self._token_loss_type
         self.current_gradient_accumulation_steps = totals.micro_batches  # what TRL divides an entropy bonus by
         for number, count in enumerate(totals.micro_batch_rows):
-            self._check_stop(model)
+            self._stop.check_together(gather_object)
             inputs: dict[str, Any] = to_tensors(
                 batches[number] if number < len(batches) else [],
                 scale,
@@ -463,7 +624,10 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             if self.args.beta != 0.0:
                 inputs["ref_per_token_logps"] = self._reference_logps(inputs)
             is_last = number == totals.micro_batches - 1
-            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+            with (
+                contextlib.nullcontext() if is_last else self.accelerator.no_sync(model),
+                explaining_out_of_memory(inputs, self.args.micro_batch_tokens),
+            ):
                 self._batch = inputs
                 loss = self.compute_loss(model, inputs)
                 self.accelerator.backward(loss)
@@ -474,12 +638,30 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             ratios.append(self._last_ratios[trained])
         self._add_spread("sampling/sampling_logp_difference", torch.cat(differences), ("mean", "max"))
         self._add_spread("sampling/importance_sampling_ratio", torch.cat(ratios), ("min", "mean", "max"))
+        self._drop_non_finite_gradients(model)
         return total_loss
 
-    def _check_stop(self, model: Any) -> None:
-        if self._stop.requested:
-            model.zero_grad(set_to_none=True)
-            self._stop.check()
+    def _drop_non_finite_gradients(self, model: Any) -> None:
+        """Leave weights and optimizer as they are in a step whose gradients are NaN or infinite.
+
+        Raises:
+            NonFiniteError: The same happened in the steps before.
+        """
+        if self.accelerator.scaler is not None:  # fp16: its scale is found by such steps
+            return
+        finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+        finite = all(gather_object([finite]))
+        self._add("non_finite_gradients", float(not finite))
+        if finite:
+            self._non_finite_steps = 0
+            return
+        self._non_finite_steps += 1
+        model.zero_grad(set_to_none=True)
+        if self._non_finite_steps == MAX_NON_FINITE_STEPS:
+            raise NonFiniteError(
+                f"the gradients of {MAX_NON_FINITE_STEPS} steps in a row were not finite, so none of them trained. The "
+                "weights are still those before: lower learning_rate, or train in another precision (bf16=False)"
+            )
 
     def _reference_logps(self, inputs: dict[str, Any]) -> torch.Tensor:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)

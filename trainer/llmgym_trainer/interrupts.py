@@ -1,11 +1,15 @@
-"""Ctrl-C during training: the first one ends the run in order, the second one at once. Knows no trainer."""
+"""Ctrl-C and SIGTERM during training: the first ends the run in order, a second Ctrl-C at once. Knows no trainer.
+
+SIGTERM is what a scheduler sends before it takes the machine away, and torchrun when another process failed; more of
+them change nothing, since whoever sends them kills when its patience ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -17,14 +21,14 @@ T = TypeVar("T")
 
 
 class TrainingInterrupted(LLMGymError):
-    """The user asked training to stop."""
+    """Ctrl-C or SIGTERM asked training to stop."""
 
 
 class StopRequest:
-    """Whether the user asked to stop.
+    """Whether somebody asked to stop.
 
     Attributes:
-        requested: Set by the first Ctrl-C.
+        requested: Set by the first Ctrl-C or SIGTERM.
     """
 
     def __init__(self) -> None:
@@ -34,7 +38,16 @@ class StopRequest:
     def check(self) -> None:
         """Raise :class:`TrainingInterrupted` when a stop was requested."""
         if self.requested:
-            raise TrainingInterrupted("stopped by the user")
+            raise TrainingInterrupted("training was asked to stop")
+
+    def check_together(self, gather: Callable[[list[bool]], list[bool]]) -> None:
+        """As :meth:`check`, at a point that every process passes: when one was asked to stop, all stop there.
+
+        Args:
+            gather: Joins the lists of all processes.
+        """
+        self.requested = any(gather([self.requested]))
+        self.check()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -47,27 +60,35 @@ class StopRequest:
             self._waiting = False
 
     @contextlib.contextmanager
-    def on_ctrl_c(self) -> Iterator[None]:
-        """Handle Ctrl-C in this section. Does nothing outside the main thread, where Python allows no handler."""
+    def on_signals(self) -> Iterator[None]:
+        """Handle Ctrl-C and SIGTERM in this section.
+
+        Does nothing outside the main thread, where Python allows no handler.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous = signal.getsignal(signal.SIGINT)
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.requested:
-                signal.signal(signal.SIGINT, previous)
+                if number == signal.SIGTERM:
+                    return
+                signal.signal(signal.SIGINT, previous[signal.SIGINT])
                 raise KeyboardInterrupt
             self.requested = True
-            print("\nstopping and saving the last whole step; Ctrl-C again quits at once", flush=True)
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                print("\nstopping and saving the last whole step; Ctrl-C again quits at once", flush=True)
             if self._waiting:
                 self.check()
 
-        signal.signal(signal.SIGINT, handle)
+        for signal_number in previous:
+            signal.signal(signal_number, handle)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for signal_number, handler in previous.items():
+                signal.signal(signal_number, handler)
 
 
 def run_until_closed(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers import (
 
 from llmgym.errors import ConfigError, UnknownEnvironmentError
 from llmgym.registry import find
+from llmgym_trainer.checkpoints import last_checkpoint
 from llmgym_trainer.codec import Codec, load_chat_template
 
 STATE_FILE = "llmgym.json"
@@ -60,14 +60,6 @@ def _has_expert(env_id: str) -> bool:
         return find(env_id).expert is not None
     except UnknownEnvironmentError:
         return False
-
-
-def last_checkpoint(run: Path) -> Path:
-    """The checkpoint of the highest step in a run folder."""
-    found = [(int(match[1]), path) for path in run.iterdir() if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))]
-    if not found:
-        raise ConfigError(f"the run folder {str(run)!r} holds no checkpoint")
-    return max(found)[1]
 
 
 def load_model_config(path: str, *, trust_remote_code: bool = False) -> PreTrainedConfig:

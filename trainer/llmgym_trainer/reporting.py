@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import netrc
 import os
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -50,8 +51,15 @@ class Reporter:
         if config.wandb_project is not None and is_main:
             import wandb
 
+            wandb_id = folder.notes().get("wandb_id") or uuid.uuid4().hex
+            folder.note(wandb_id=wandb_id)
             self._wandb = wandb.init(
-                project=config.wandb_project, name=config.run_name, dir=str(folder.path), config=config.given
+                project=config.wandb_project,
+                name=config.run_name,
+                dir=str(folder.path),
+                config=config.given,
+                id=wandb_id,  # a resumed run goes on there too
+                resume="allow",
             )
             # Each log call then carries the new rows alone, and Weights & Biases shows them below the earlier ones.
             self._conversations = wandb.Table(columns=[*_COLUMNS], log_mode="INCREMENTAL")
@@ -74,7 +82,7 @@ class Reporter:
             f"{_number(metrics, 'val/reward', '.3f')}, ended by the task {_number(metrics, 'val/terminated_ratio', '.2f')}, "
             f"{_number(metrics, 'val/time', '.1f')} s"
         )
-        plot_run(self.folder)
+        self._plot()
 
     def episodes(self, phase: str, step: int, rank: int, episodes: Sequence[Episode]) -> None:
         """Record the episodes of one rollout, one file a step and process."""
@@ -98,6 +106,16 @@ class Reporter:
         yield on_episode
         self._bar.set_postfix_str("")
 
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of ``metrics.jsonl``."""
+        path = self.folder / "metrics.jsonl"
+        return path.stat().st_size if path.is_file() else 0
+
+    def resume(self, step: int) -> None:
+        """Go on after ``step`` steps of the run."""
+        self._bar.update(step - self._bar.n)
+
     def write(self, text: str) -> None:
         """Print a line without breaking the progress bar."""
         if self._is_main:
@@ -107,11 +125,15 @@ class Reporter:
         """Finish the picture, the bar and the Weights & Biases run."""
         self._bar.close()
         if self._is_main:
-            plot_run(self.folder)
+            self._plot()
         if self._wandb is not None:
             if self._has_news:  # of a step that failed
                 self._wandb.log({"conversations": self._conversations})
             self._wandb.finish()
+
+    def _plot(self) -> None:
+        with contextlib.suppress(OSError):  # a picture is no reason to stop, nor to hide why training did
+            plot_run(self.folder)
 
     def _record(self, step: int, metrics: dict[str, Any]) -> None:
         self._folder.write_metrics(step, metrics)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmgym.episode import Episode
-from llmgym.errors import ConfigError
+from llmgym.errors import ConfigError, LLMGymError
 from llmgym.records import write_episodes
+
+
+class RunFolderError(LLMGymError, OSError):
+    """A run cannot write to its folder."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,41 @@ class RunFolder:
         """Remove the folder of a run that could not begin, so that its name is free again."""
         shutil.rmtree(self.path)
 
+    def note(self, **facts: Any) -> None:
+        """Keep facts about the run, JSON values, in ``run.json``."""
+        (self.path / "run.json").write_text(json.dumps({**self.notes(), **facts}, indent=1), encoding="utf-8")
+
+    def notes(self) -> dict[str, Any]:
+        """The facts that :meth:`note` was given."""
+        path = self.path / "run.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return found
+
+    def command(self) -> list[str]:
+        """The arguments of ``llmgym train`` that began this run.
+
+        Raises:
+            ConfigError: Another program began it.
+        """
+        arguments: list[str] | None = self.notes().get("command")
+        if arguments is None:
+            raise ConfigError(
+                f"{str(self.path)!r} was not begun by `llmgym train`; resume it from its own script, with "
+                f"GRPOConfig.from_yaml({str(self.path / 'config.yaml')!r}, resume_from_checkpoint={str(self.path)!r})"
+            )
+        return arguments
+
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl``. What is not a finite number becomes null, and only that."""
+        """Append one line to ``metrics.jsonl``. What is not a finite number becomes null, and only that.
+
+        Raises:
+            RunFolderError: The line could not be written.
+        """
         line: dict[str, Any] = {"step": step}
         for key, value in metrics.items():
             finite = not isinstance(value, float) or math.isfinite(value)
             line[key] = value if finite else None
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self._writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -74,8 +107,23 @@ class RunFolder:
         return read_metrics(self.path)
 
     def write_episodes(self, name: str, episodes: Iterable[Episode]) -> None:
-        """Append episodes to ``episodes/<name>.jsonl``."""
-        write_episodes(self.path / "episodes" / f"{name}.jsonl", episodes)
+        """Append episodes to ``episodes/<name>.jsonl``.
+
+        Raises:
+            RunFolderError: They could not all be written.
+        """
+        with self._writing():
+            write_episodes(self.path / "episodes" / f"{name}.jsonl", episodes)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write the records of this run: {error}. No step trains without its records, so training stops; "
+                f"make room, then go on from the last checkpoint: llmgym train --resume {self.path}"
+            ) from error
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:

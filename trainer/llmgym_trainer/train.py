@@ -17,6 +17,7 @@ from llmgym.env import Env
 from llmgym.errors import ConfigError
 from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
+from llmgym_trainer.checkpoints import checkpoint_name
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer, NoSpreadError
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
@@ -24,6 +25,7 @@ from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
 from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.models import load_model, load_model_config, resolve_model
 from llmgym_trainer.reporting import Reporter, check_wandb
+from llmgym_trainer.resume import Progress, check_settings, find_checkpoint
 from llmgym_trainer.runs import RunFolder
 
 
@@ -36,7 +38,7 @@ class TrainResult:
         checkpoint: The last checkpoint, a directory that ``AutoModelForCausalLM.from_pretrained`` loads (an
             adapter when one was trained).
         steps: Whole optimizer steps done.
-        interrupted: Whether Ctrl-C ended the run.
+        interrupted: Whether Ctrl-C or SIGTERM ended the run.
         best_checkpoint: The checkpoint with the best ``metric_for_best_model``; None without the setting, and where no
             step was better than the model that the run began with.
     """
@@ -57,8 +59,12 @@ def train_multi_turn(
     val_tasks: Sequence[Task] | None = None,
     peft_config: PeftConfig | None = None,
     env_id: str = "",
+    command: Sequence[str] | None = None,
 ) -> TrainResult:
     """Train a model with multi-turn GRPO over whole episodes.
+
+    With ``config.resume_from_checkpoint`` the run of that folder goes on, in its folder: give it the same tasks,
+    environment and adapter, and settings that begin with ``GRPOConfig.from_yaml("<run>/config.yaml", …)``.
 
     Args:
         config: All settings; ``max_turns`` is required.
@@ -70,6 +76,7 @@ def train_multi_turn(
         peft_config: Trains an adapter, such as ``peft.LoraConfig(...)``, instead of all weights.
         env_id: Recorded in the episodes, and what a built-in model is warmed up on. Empty: the environment's class is
             recorded.
+        command: Arguments of ``llmgym train``, kept in the run's folder for ``llmgym train --resume``.
 
     Returns:
         Where everything is.
@@ -78,6 +85,11 @@ def train_multi_turn(
         ConfigError: A setting is missing or contradicts another; raised before a model loads.
         NoSpreadError: No group could train anything for ``max_steps_without_spread`` steps; the model is saved.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
+        OutOfMemoryError: A training step does not fit into memory.
+        NonFiniteError: Gradients stayed NaN or infinite.
+        RunFolderError: Records could not be written, as on a full disk.
+        CheckpointError: A checkpoint could not be written.
+        TrainingInterrupted: Asked to stop before the first step began.
     """
     config.limits()
     mixture = None
@@ -101,55 +113,69 @@ def train_multi_turn(
     check_wandb(config.wandb_project)
 
     state = PartialState()
-    folder = _shared_run_folder(config, state)
+    checkpoint = None
+    if config.resume_from_checkpoint is not None:
+        checkpoint = find_checkpoint(config.resume_from_checkpoint)
+        check_settings(config, checkpoint, adapter=peft_config is not None)
+        Progress.read(checkpoint).check(tasks, state.num_processes)
+        state.wait_for_everyone()  # until all have read what the first is about to write
+    folder = _shared_run_folder(config, state) if checkpoint is None else RunFolder(checkpoint.parent)
     config.output_dir = str(folder.path)
-    try:
-        if state.is_main_process:
-            config.to_yaml(folder.path / "config.yaml")
-        with state.main_process_first():
-            path = resolve_model(config.model, config.seed, env_id)
-        dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
-        _check_memory(path, config, peft_config, dtype, len(val_tasks or []), tell=state.is_main_process)
-        model, tokenizer = load_model(path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config))
-    except BaseException:
-        if state.is_main_process:
-            folder.discard()
-        raise
-
     stop = StopRequest()
-    reporter = Reporter(config, folder, is_main=state.is_main_process)
-    try:
-        trainer = MultiTurnGRPOTrainer(
-            model,
-            config,
-            tasks=tasks,
-            env_factory=as_env_factory(env_factory),
-            tokenizer=tokenizer,
-            reporter=reporter,
-            val_tasks=val_tasks,
-            peft_config=peft_config,
-            stop=stop,
-            env_id=env_id,
-            mixture=mixture,
-        )
-        interrupted = False
-        with stop.on_ctrl_c():
+    with stop.on_signals():
+        try:
+            if state.is_main_process:
+                config.to_yaml(folder.path / "config.yaml")
+                if command is not None:
+                    folder.note(command=list(command))
+            with stop.waiting(), state.main_process_first():
+                path = _base_model(config, folder, env_id)
+            dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
+            _check_memory(path, config, peft_config, dtype, len(val_tasks or []), tell=state.is_main_process)
+            with stop.waiting():
+                model, tokenizer = load_model(
+                    path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config)
+                )
+        except BaseException:
+            if state.is_main_process and checkpoint is None:
+                folder.discard()
+            raise
+
+        reporter = Reporter(config, folder, is_main=state.is_main_process)
+        try:
+            trainer = MultiTurnGRPOTrainer(
+                model,
+                config,
+                tasks=tasks,
+                env_factory=as_env_factory(env_factory),
+                tokenizer=tokenizer,
+                reporter=reporter,
+                val_tasks=val_tasks,
+                peft_config=peft_config,
+                stop=stop,
+                env_id=env_id,
+                mixture=mixture,
+            )
+            interrupted = False
             try:
-                trainer.train()
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
             except TrainingInterrupted:
                 interrupted = True
-                checkpoint = trainer.save_now()
-                reporter.write(f"stopped after step {trainer.state.global_step}; saved {checkpoint}")
+                saved = trainer.save_now()
+                reporter.write(
+                    f"stopped after step {trainer.state.global_step}; saved {saved}. To go on: llmgym train --resume "
+                    f"{folder.path}"
+                )
             except NoSpreadError:
                 reporter.write(f"nothing left to learn from; saved {trainer.save_now()}")
                 raise
-        steps, best = trainer.state.global_step, trainer.state.best_model_checkpoint
-        trainer.engine.close()
-    finally:
-        reporter.close()
+            steps, best = trainer.state.global_step, trainer.state.best_model_checkpoint
+            trainer.engine.close()
+        finally:
+            reporter.close()
     return TrainResult(
         folder.path,
-        folder.path / f"checkpoint-{steps}",
+        folder.path / checkpoint_name(steps),
         steps,
         interrupted,
         folder.path / Path(best).name if best is not None else None,
@@ -192,6 +218,16 @@ def _check_memory(
     warning = check_memory(estimate, available, config, where=where)
     if tell and warning is not None:
         print(f"memory: {warning}", file=sys.stderr)
+
+
+def _base_model(config: GRPOConfig, folder: RunFolder, env_id: str) -> str:
+    """Directory or hub name of the model a run began with; what ``config.model`` stands for may change later."""
+    noted: str | None = folder.notes().get("base_model")
+    if noted is not None and (noted == config.model or Path(noted).is_dir()):
+        return noted
+    path = resolve_model(config.model, config.seed, env_id)
+    folder.note(base_model=path)
+    return path
 
 
 def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:

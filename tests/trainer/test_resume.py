@@ -1,0 +1,226 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+from resumed_run import STEPS, run
+from safetensors.torch import load_file
+from toys import TASKS, LetterEnv, make_trainer, settings
+
+from llmgym import read_episodes
+from llmgym.errors import ConfigError
+from llmgym_trainer import GRPOConfig, train_multi_turn
+from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
+from llmgym_trainer.runs import RunFolder, read_metrics
+from llmgym_trainer.train import _base_model
+
+SCRIPT = Path(__file__).with_name("resumed_run.py")
+NOT_COMPARED = ("time/", "val/time", "step_time", "epoch")  # an epoch is num_steps here
+
+
+def in_a_process(model_dir, runs_dir, where, how, seed):
+    """Run the script; return its exit status."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(model_dir), str(runs_dir), where, how],
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+def recorded(run_dir):
+    """What was sampled, by file and place; everything but the times."""
+    found = {}
+    for path in sorted((run_dir / "episodes").glob("*.jsonl")):
+        for number, episode in enumerate(read_episodes(path)):
+            assert episode.stop_reason != "error"
+            turns = [dataclasses.replace(turn, policy_s=0, env_s=0) for turn in episode.turns]
+            found[path.name, number] = dataclasses.replace(episode, turns=turns, reset_s=0, provenance={})
+            found[path.name, number].provenance = {
+                key: episode.provenance.get(key) for key in ("step", "phase", "advantage", "trained")
+            }
+    return found
+
+
+def lines(run_dir):
+    return [{k: v for k, v in line.items() if not k.startswith(NOT_COMPARED)} for line in read_metrics(run_dir)]
+
+
+def test_six_steps_equal_three_and_three_more_after_kill_9(model_dir, tmp_path):
+    assert in_a_process(model_dir, tmp_path, "rollout", "start", 1) == -signal.SIGKILL
+    killed = tmp_path / "killed"
+    assert not (killed / "checkpoint-6").exists()
+    assert in_a_process(model_dir, tmp_path, "backward", "resume", 2) == -signal.SIGKILL
+    assert in_a_process(model_dir, tmp_path, "nowhere", "resume", 3) == 0
+    whole = run(str(model_dir), str(tmp_path), "whole").run_dir
+
+    left, right = recorded(whole), recorded(killed)
+    assert left.keys() == right.keys()
+    assert len({key for key in left if key[0].startswith("train")}) == STEPS * 12
+    for key, episode in left.items():
+        assert episode == right[key], key
+    assert len({len(episode.turns) for episode in left.values()}) > 1
+    assert lines(whole) == lines(killed)
+
+    for name in ("checkpoint-3", "checkpoint-6"):
+        weights, again = (load_file(path / name / "model.safetensors") for path in (whole, killed))
+        for key in weights:
+            torch.testing.assert_close(again[key], weights[key], atol=1e-6, rtol=0)
+    before, after = (load_file(whole / name / "model.safetensors") for name in ("checkpoint-3", "checkpoint-6"))
+    assert not torch.equal(before["model.norm.weight"], after["model.norm.weight"])
+    # Both times the fifth step was under way: in its rollout, where nothing is recorded yet, and in its backward pass.
+    aside = {path.relative_to(killed / "abandoned").as_posix() for path in (killed / "abandoned").rglob("*.jsonl")}
+    assert aside == {
+        *(f"{number}/{name}" for number in (1, 2) for name in ("metrics.jsonl", "episodes/train-000003.jsonl")),
+        *(f"{number}/episodes/val-000003.jsonl" for number in (1, 2)),
+        "2/episodes/train-000004.jsonl",
+    }
+    assert [line["step"] for line in read_metrics(killed / "abandoned/1")] == [3, 4]
+
+
+@pytest.mark.parametrize("peft", [None, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")])
+def test_a_finished_run_goes_on_when_it_gets_more_steps(model_dir, tmp_path, peft):
+    def train(name, steps, resume=None):
+        changes = {"run_name": name, "num_steps": steps, "deterministic": True, "lr_scheduler_type": "constant"}
+        config = GRPOConfig(**settings(model_dir, tmp_path, **changes, resume_from_checkpoint=resume))
+        return train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv, peft_config=peft)
+
+    whole, first = train("whole", 3), train("parts", 1)
+    with pytest.raises(ConfigError, match="the run has done all its 1 steps; give a num_steps above that"):
+        train("parts", 1, resume=str(first.run_dir))
+    parts = train("parts", 3, resume=str(first.checkpoint))
+    assert parts.run_dir == first.run_dir
+    assert recorded(whole.run_dir) == recorded(parts.run_dir)
+    assert lines(whole.run_dir) == lines(parts.run_dir)
+    name = "adapter_model.safetensors" if peft else "model.safetensors"
+    left, right = load_file(whole.checkpoint / name), load_file(parts.checkpoint / name)
+    for key in left:
+        torch.testing.assert_close(right[key], left[key], atol=1e-6, rtol=0)
+    config = GRPOConfig.from_yaml(parts.run_dir / "config.yaml")
+    assert (config.num_steps, config.resume_from_checkpoint) == (3, None)
+
+
+def test_the_trainer_resumes_as_trl_does(model_dir, tmp_path):
+    trainer = make_trainer(model_dir, tmp_path, num_steps=2, save_steps=1)
+    trainer.train()
+    weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    folder = trainer._reporter.folder
+    (folder / "checkpoint-2").rename(tmp_path / "gone")
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.task_stream.cursor == 4
+    for name, value in trainer.model.state_dict().items():
+        torch.testing.assert_close(value, weights[name], atol=1e-4, rtol=0)
+    assert [line["step"] for line in read_metrics(folder)] == [1, 2]
+    assert (folder / "abandoned/1/episodes/train-000001.jsonl").is_file()
+    with pytest.raises(ConfigError, match="not in this run's folder"):
+        make_trainer(model_dir, tmp_path).train(resume_from_checkpoint=str(folder))
+
+
+# What cannot be resumed, found before a model loads.
+
+PROGRESS = Progress(
+    step=3, cursor=6, seen_tokens=9, validated=False, metrics_bytes=0, processes=1, tasks_hash=hash_tasks(TASKS)
+)
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """Folder of a run that was stopped after its third step."""
+    run = tmp_path / "a"
+    (run / "checkpoint-3").mkdir(parents=True)
+    (run / "episodes").mkdir()
+    GRPOConfig(**settings("/nowhere/model", tmp_path, num_steps=6, seed=3)).to_yaml(run / "config.yaml")
+    PROGRESS.write(run / "checkpoint-3")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "text"),
+    [
+        ({"seed": 4}, TASKS, "seed=4 cannot change when a run is resumed; it began with seed=3"),
+        ({"model": "tiny"}, TASKS, "model='tiny' cannot change"),
+        ({"num_steps": 3}, TASKS, "has done all its 3 steps"),
+        ({}, TASKS[::-1], "the 8 training tasks are not those of the run, or stand in another order"),
+        ({}, TASKS[:7], "the 7 training tasks are not those of the run"),
+    ],
+)
+def test_what_must_stay_the_same(stopped, changes, tasks, text):
+    config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped), **changes)
+    with pytest.raises(ConfigError, match=text):
+        train_multi_turn(config, tasks=tasks, env_factory=LetterEnv)
+
+
+def test_an_adapter_must_stay_one(stopped):
+    config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped))
+    with pytest.raises(ConfigError, match=r"holds all weights, not an adapter.*without peft_config"):
+        train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv, peft_config=LoraConfig())
+    (stopped / "checkpoint-3" / "adapter_config.json").touch()
+    with pytest.raises(ConfigError, match=r"holds an adapter; resume it with peft_config \(--lora\)"):
+        train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv)
+
+
+def test_what_the_model_stood_for_when_the_run_began(tmp_path, monkeypatch):
+    folder, config = RunFolder.create(tmp_path, "run"), GRPOConfig(model="runs/other")
+    meant = tmp_path / "checkpoint-1"
+    monkeypatch.setattr("llmgym_trainer.train.resolve_model", lambda *args: str(meant))
+    meant.mkdir()
+    assert _base_model(config, folder, "") == str(tmp_path / "checkpoint-1")
+    meant = tmp_path / "checkpoint-2"
+    assert _base_model(config, folder, "") == str(tmp_path / "checkpoint-1")
+    (tmp_path / "checkpoint-1").rmdir()
+    assert _base_model(config, folder, "") == str(tmp_path / "checkpoint-2")
+
+
+def test_the_number_of_processes_must_stay_the_same():
+    with pytest.raises(ConfigError, match="trained on 1 processes, so it cannot be resumed on 2"):
+        PROGRESS.check(TASKS, 2)
+
+
+def test_what_to_resume(stopped, tmp_path):
+    assert find_checkpoint(stopped) == find_checkpoint(stopped / "checkpoint-3") == stopped / "checkpoint-3"
+    (stopped / "checkpoint-20").mkdir()
+    assert find_checkpoint(stopped) == stopped / "checkpoint-20"
+    with pytest.raises(ConfigError, match=r"no run folder '.*nowhere' to resume"):
+        find_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match=r"progress\.json is missing"):
+        Progress.read(stopped / "checkpoint-20")
+
+
+# What moves to abandoned/.
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_set_aside(stopped, validated):
+    names = ["train-000002", "train-000003", "train-000003-rank1", "train-000011", "val-000002", "val-000003"]
+    for name in names:
+        (stopped / "episodes" / f"{name}.jsonl").write_text(name)
+    (stopped / "metrics.jsonl").write_text("one\ntwo\ncut sho")
+    for name in ("checkpoint-2", "checkpoint-6", "checkpoint.partial"):
+        (stopped / name).mkdir()
+    progress = dataclasses.replace(PROGRESS, metrics_bytes=4, validated=validated)
+    assert set_aside(stopped, progress) == stopped / "abandoned" / "1"
+
+    kept = ["train-000002.jsonl", "val-000002.jsonl"] + ["val-000003.jsonl"] * validated
+    assert sorted(path.name for path in (stopped / "episodes").iterdir()) == kept
+    assert sorted(path.name for path in (stopped / "abandoned/1/episodes").iterdir()) == sorted(
+        {f"{name}.jsonl" for name in names} - set(kept)
+    )
+    assert (stopped / "abandoned/1/episodes/train-000011.jsonl").read_text() == "train-000011"
+    assert (stopped / "metrics.jsonl").read_text() == "one\n"
+    assert (stopped / "abandoned/1/metrics.jsonl").read_text() == "two\ncut sho"
+    assert sorted(path.name for path in stopped.glob("checkpoint*")) == ["checkpoint-2", "checkpoint-3"]
+    assert (stopped / "abandoned/1/checkpoint-6").is_dir()
+
+    assert set_aside(stopped, progress) is None
+    (stopped / "episodes" / "train-000003.jsonl").write_text("again")
+    assert set_aside(stopped, progress) == stopped / "abandoned" / "2"

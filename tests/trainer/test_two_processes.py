@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from toys import TASKS, make_trainer
+from two_processes import ALIKE, BROKEN
+
+from llmgym import read_episodes
+from llmgym_trainer.collector import Group
+from llmgym_trainer.resume import ABANDONED
+from llmgym_trainer.runs import read_metrics
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+LIMIT_S = 500
+"""A deadlock ends here. Alone on a core the run takes about 30 s."""
+
+
+@pytest.fixture(scope="module")
+def folder(model_dir, tmp_path_factory):
+    """Where two processes ran the script."""
+    folder = tmp_path_factory.mktemp("two")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [*launch, str(model_dir), "runs"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    return folder
+
+
+def episodes(folder, phase, step, rank):
+    suffix = "-rank1" if rank else ""
+    return read_episodes(folder / "runs" / "a" / "episodes" / f"{phase}-{step:06d}{suffix}.jsonl")
+
+
+def noted(folder, step, rank):
+    return torch.load(folder / f"step-{step}-{rank}.pt")
+
+
+def test_the_processes_had_different_numbers_of_rows_and_turns(folder):
+    turns = [[sum(len(e.turns) for e in episodes(folder, "train", step, rank)) for rank in (0, 1)] for step in range(5)]
+    rows = [[noted(folder, step, rank)["rows"] for rank in (0, 1)] for step in range(5)]
+    assert all(first != second for first, second in turns)
+    assert rows[0][0] == 4 < rows[0][1]
+    assert rows[1][0] == 0 < rows[1][1]  # all groups of one process dropped: no spread
+    assert rows[2][1] == 0 < rows[2][0]  # … or all failed
+    assert rows[3] == [0, 0]
+    assert rows[4][0] == 4 < rows[4][1]
+    assert ({2, 6, 7}, {5}) == (ALIKE, BROKEN)
+
+
+def test_the_gradients_are_those_of_one_process(folder, model_dir, tmp_path):
+    for step in range(5):
+        trainer = make_trainer(model_dir, tmp_path, max_grad_norm=0.0, micro_batch_tokens=100)
+        groups = defaultdict(list)
+        for rank in (0, 1):
+            for episode in episodes(folder, "train", step, rank):
+                if episode.stop_reason != "error":
+                    groups[episode.task.id].append(episode)
+        trainer._everything = []
+        rows = trainer._rows([Group(found[0].task, found) for found in groups.values()], step)
+        trainer._backward(trainer.model, rows)
+        expected = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+        for rank in (0, 1):
+            gradients = noted(folder, step, rank)["gradients"]
+            assert gradients.keys() == expected.keys()
+            for name, gradient in gradients.items():
+                torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-5)
+        assert (expected == {}) == (step == 3)
+
+
+def test_evaluation_splits_its_tasks_over_the_processes(folder):
+    for step in (0, 2, 4, 5):
+        mine, yours = ([e.task for e in episodes(folder, "val", step, rank)] for rank in (0, 1))
+        assert (mine, yours) == ([TASKS[0], TASKS[2]], [TASKS[1]])
+    lines = read_metrics(folder / "runs" / "a")
+    assert [line["step"] for line in lines] == [0, 1, 2, 2, 3, 4, 4, 5, 5]
+    assert [line["step_skipped"] for line in lines if "loss" in line] == [0, 0, 0, 1, 0]
+
+
+def test_when_one_process_is_asked_to_stop_both_stop_and_both_go_on(folder):
+    assert {(folder / f"result-{rank}").read_text() for rank in (0, 1)} == {"4 True 5 False"}
+    run = folder / "runs" / "a"
+    assert sorted(path.name for path in run.glob("checkpoint*")) == ["checkpoint-4", "checkpoint-5"]
+    assert not (run / ABANDONED).exists()
+    assert sorted(path.name for path in (run / "checkpoint-4").glob("rng*")) == ["rng_state_0.pth", "rng_state_1.pth"]
+    for rank in (0, 1):
+        assert len(episodes(folder, "train", 4, rank)) == 4

@@ -1,0 +1,169 @@
+"""Going on with a run after it ended: what a checkpoint says of the run, and what is taken back. Knows no model.
+
+Weights, optimizer, learning rate and the state of the global generators stand in files of transformers' own. Sampling
+and environments draw from generators that follow from the seed, step, task and episode, so they need no state.
+``progress.json`` holds the rest: :class:`Progress`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgym.errors import ConfigError
+from llmgym.task import Task
+from llmgym_trainer.checkpoints import checkpoint_step, checkpoints, discard_partial, last_checkpoint
+from llmgym_trainer.config import GRPOConfig
+
+PROGRESS_FILE = "progress.json"
+ABANDONED = "abandoned"
+
+FIXED = ("model", "model_init_kwargs", "chat_template", "chat_template_kwargs", "seed", "shuffle_dataset", "optim")
+"""Settings that a resumed run keeps: with others it would be another run."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run had come when a checkpoint was written.
+
+    Attributes:
+        step: Whole optimizer steps done.
+        cursor: Tasks given out by the :class:`~llmgym_trainer.collector.TaskStream`.
+        seen_tokens: Tokens of all training episodes so far.
+        validated: Whether the validation of this step was done already.
+        metrics_bytes: Length of ``metrics.jsonl``.
+        processes: Processes that train.
+        tasks_hash: :func:`hash_tasks` of the training tasks.
+    """
+
+    step: int
+    cursor: int
+    seen_tokens: int
+    validated: bool
+    metrics_bytes: int
+    processes: int
+    tasks_hash: str
+
+    def write(self, checkpoint: Path) -> None:
+        """Write it beside the weights."""
+        (checkpoint / PROGRESS_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> Progress:
+        """Read it from a checkpoint.
+
+        Raises:
+            ConfigError: There is none, or it is that of another version.
+        """
+        path = checkpoint / PROGRESS_FILE
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{str(checkpoint)!r} cannot be resumed: its {PROGRESS_FILE} is missing or of another version ({error}). "
+                "Give a checkpoint that this version of llmgym wrote, or start a new run with --model on it"
+            ) from error
+
+    def check(self, tasks: Sequence[Task], processes: int) -> None:
+        """Raise :class:`ConfigError` unless these tasks and this number of processes are those of the run."""
+        if hash_tasks(tasks) != self.tasks_hash:
+            raise ConfigError(
+                f"the {len(tasks)} training tasks are not those of the run, or stand in another order; a run can only "
+                "be resumed with its own tasks"
+            )
+        if processes != self.processes:
+            raise ConfigError(f"the run trained on {self.processes} processes, so it cannot be resumed on {processes}")
+
+
+def hash_tasks(tasks: Sequence[Task]) -> str:
+    """A hash of the ids of the tasks in their order."""
+    return hashlib.sha256("\n".join(task.id for task in tasks).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The checkpoint to go on from.
+
+    Args:
+        path: A run folder, for its last checkpoint, or one of its checkpoints.
+
+    Raises:
+        ConfigError: There is no such folder, or no checkpoint in it.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise ConfigError(f"there is no run folder {str(path)!r} to resume")
+    return path if checkpoint_step(path) is not None else last_checkpoint(path)
+
+
+def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool) -> None:
+    """Check that a checkpoint can be resumed with these settings.
+
+    Args:
+        config: The settings to go on with.
+        checkpoint: The checkpoint.
+        adapter: Whether an adapter trains.
+
+    Raises:
+        ConfigError: A setting of :data:`FIXED` differs from the run's, an adapter trains and did not before or the
+            other way round, or the run has done all its steps.
+    """
+    saved = GRPOConfig.from_yaml(checkpoint.parent / "config.yaml")
+    for name in FIXED:
+        before, now = getattr(saved, name), getattr(config, name)
+        if before != now:
+            raise ConfigError(f"{name}={now!r} cannot change when a run is resumed; it began with {name}={before!r}")
+    if adapter != (checkpoint / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"{str(checkpoint)!r} {'holds all weights, not an adapter' if adapter else 'holds an adapter'}; resume it "
+            f"{'without' if adapter else 'with'} peft_config (--lora)"
+        )
+    step = Progress.read(checkpoint).step
+    if step >= config.num_steps:
+        raise ConfigError(f"the run has done all its {step} steps; give a num_steps above that to go on")
+
+
+def set_aside(run: Path, progress: Progress) -> Path | None:
+    """Move what a run recorded after a checkpoint to ``abandoned/<number>/``: it will happen again, perhaps otherwise.
+
+    That is the later lines of ``metrics.jsonl``, the episodes of later steps, and later checkpoints. A checkpoint that
+    did not become whole is removed.
+
+    Returns:
+        The folder with what was moved; None when there was nothing to move.
+    """
+    discard_partial(run)
+    parent = run / ABANDONED
+    number = 1 + max((int(path.name) for path in parent.glob("*") if path.name.isdecimal()), default=0)
+    target = parent / str(number)
+
+    moving = [path for path in checkpoints(run) if (checkpoint_step(path) or 0) > progress.step]
+    moving += [path for path in sorted((run / "episodes").glob("*.jsonl")) if _is_later(path, progress)]
+    for path in moving:
+        to = target / path.relative_to(run)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(to)
+
+    metrics = run / "metrics.jsonl"
+    if metrics.is_file() and metrics.stat().st_size > progress.metrics_bytes:
+        target.mkdir(parents=True, exist_ok=True)
+        with metrics.open("rb+") as file:  # copied before it is cut: a crash in between loses nothing
+            file.seek(progress.metrics_bytes)
+            with (target / "metrics.jsonl").open("wb") as tail:
+                shutil.copyfileobj(file, tail)
+            file.truncate(progress.metrics_bytes)
+    return target if target.is_dir() else None
+
+
+def _is_later(path: Path, progress: Progress) -> bool:
+    """Whether the episodes of ``<phase>-<step>….jsonl`` ran after the checkpoint."""
+    match = re.match(r"([a-z]+)-(\d+)", path.name)
+    if match is None:
+        return False
+    step = int(match[2])
+    return step > progress.step or (step == progress.step and not (match[1] == "val" and progress.validated))
