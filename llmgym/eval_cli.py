@@ -73,6 +73,7 @@ def eval_main(argv: Sequence[str]) -> int:
         price_in=options.price_in,
         price_out=options.price_out,
         max_cost=options.max_cost,
+        request_timeout_s=options.request_timeout,
         out=options.out,
         resume=options.resume,
     )
@@ -170,6 +171,7 @@ def _eval_parser() -> argparse.ArgumentParser:
 
     add = group("how it runs")
     add("--concurrency", "episodes under way at once", int, default=Evaluation.concurrency)
+    add("--request-timeout", "seconds that an endpoint has for one answer", float, "S", Evaluation.request_timeout_s)
     add("--seed", "seed of environments and sampling", int, default=Evaluation.seed)
     add("--success-reward", "a reward from which on an episode is a success", float, "X", Evaluation.success_reward)
     add("--price-in", "price of a million prompt tokens", float, "X")

@@ -55,6 +55,7 @@ def run_and_report(
     price_in: float | None = None,
     price_out: float | None = None,
     max_cost: float | None = None,
+    request_timeout_s: float = 600.0,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -94,6 +95,7 @@ def run_and_report(
         price_out: Price of a million completion tokens.
         max_cost: No episode begins that, at the mean cost of those before, would take the whole above this. The first
             one runs alone.
+        request_timeout_s: Seconds that an endpoint has for one answer.
         out: Folder of the evaluation; None takes ``runs/eval-<time>``.
         resume: Go on with the evaluation in ``out``, which must have had the same settings.
         progress: Show a progress bar on a terminal or in a notebook.
@@ -134,6 +136,7 @@ def run_and_report(
         price_in=price_in,
         price_out=price_out,
         max_cost=max_cost,
+        request_timeout_s=request_timeout_s,
         out=out,
         resume=resume,
         progress=progress,
@@ -168,6 +171,7 @@ class Evaluation:
     price_in: float | None = None
     price_out: float | None = None
     max_cost: float | None = None
+    request_timeout_s: float = 600.0
     out: str | Path | None = None
     resume: bool = False
     progress: bool = True
@@ -182,7 +186,9 @@ class Evaluation:
             if value is not None and not (_is_number(value) and value >= 0):
                 raise ConfigError(f"{name} must be a number of at least 0, got {value!r}")
         if self.max_cost == 0:
-            raise ConfigError("max_cost must be above 0; leave it out for no limit")
+            raise ConfigError("max_cost=0 must be above 0; leave it out for no limit")
+        if not (_is_number(self.request_timeout_s) and self.request_timeout_s > 0):
+            raise ConfigError(f"request_timeout_s must be a number above 0, got {self.request_timeout_s!r}")
         if not _is_number(self.success_reward):
             raise ConfigError(f"success_reward must be a number, got {self.success_reward!r}")
         if not _is_whole(self.seed):
@@ -257,7 +263,12 @@ class Evaluation:
         if self.base_url is not None:
             from llmgym.hosted import HostedSource
 
-            return HostedSource(self.model, self.base_url, temperature=self.temperature)
+            return HostedSource(
+                self.model,
+                self.base_url,
+                temperature=self.temperature,
+                request_timeout_s=self.request_timeout_s,
+            )
         try:
             from llmgym_trainer.local import LocalSource
         except ImportError as error:

@@ -196,7 +196,7 @@ class HostedSource(PolicySource):
             wait = max(wait, failure.retry_after_s)
             passed = time.monotonic() - start
             if attempt >= attempts or passed + wait > self._retries.total_s:
-                waiting = f", and the next may begin after {wait:.0f} s" if failure.retry_after_s else ""
+                waiting = f", which asks to wait {failure.retry_after_s:.0f} s" if failure.retry_after_s else ""
                 text = f"{failure.text} (attempt {attempt} of {attempts}, {passed:.0f} s after the first{waiting})"
                 self._failed_in_a_row += 1
                 own_fault = failure.status in (408, 500) and self._failed_in_a_row < _FAILED_IN_A_ROW

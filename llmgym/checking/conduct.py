@@ -168,7 +168,7 @@ def check_close(subject: Subject) -> str:
         _begin(session)
         session.cut(lambda env: env.step(copy_message(action)))
     _play_whole(subject, script)
-    before = _open(subject)
+    before = _settled(subject)
     for _ in range(LEAK_EPISODES):
         _play_whole(subject, script)
     end = time.monotonic() + SETTLE_S
@@ -205,6 +205,17 @@ def _open(subject: Subject) -> dict[str, int]:
     counts = {"threads": threading.active_count(), "background tasks": subject.lab.worker.count_tasks()}
     with contextlib.suppress(OSError):  # no /proc outside Linux
         counts["open files"] = len(os.listdir("/proc/self/fd"))
+    return counts
+
+
+def _settled(subject: Subject) -> dict[str, int]:
+    """What is open once earlier episodes have finished closing: a task about to end would hide one that leaks."""
+    end, counts = time.monotonic() + SETTLE_S, _open(subject)
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        last, counts = counts, _open(subject)
+        if counts == last:
+            break
     return counts
 
 

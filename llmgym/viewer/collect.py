@@ -200,13 +200,13 @@ def spread_evenly(length: int, count: int) -> list[int]:
 
 def _choose(groups: Sequence[_Group], episodes: int) -> set[int]:
     """The episodes to show token by token."""
-    with_tokens = [group for group in groups if group.has_tokens]
-    candidates = [group for group in with_tokens if group.has_spread] or with_tokens
     chosen: set[int] = set()
-    if candidates:
-        size = sum(len(group.members) for group in candidates) / len(candidates)
-        for place in spread_evenly(len(candidates), int(episodes / size)):
-            chosen |= set(candidates[place].members)
+    for spread in (True, False):  # groups that trained something come first, the others fill what is left
+        candidates = [group for group in groups if group.has_tokens and group.has_spread is spread]
+        if candidates:
+            size = sum(len(group.members) for group in candidates) / len(candidates)
+            for place in spread_evenly(len(candidates), int((episodes - len(chosen)) / size)):
+                chosen |= set(candidates[place].members)
     return chosen
 
 

@@ -352,7 +352,7 @@ def test_a_wait_beyond_the_total_time_is_not_begun(monkeypatch):
         assert (len(server.bodies), waits) == (1, [])
     assert episode.stop_reason is StopReason.ERROR
     assert "HTTP 429: come back tomorrow" in str(source.lost)
-    assert "the next may begin after 86400 s" in str(source.lost)
+    assert "which asks to wait 86400 s" in str(source.lost)
 
 
 def test_a_lost_endpoint_is_not_asked_again():

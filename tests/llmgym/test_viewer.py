@@ -250,3 +250,11 @@ def test_a_stop_reason_is_a_name_of_the_enumeration(tmp_path):
     _, index = data_of(tmp_path / "e.jsonl")
     assert index["stops"] == [str(reason) for reason in StopReason]
     assert index["columns"]["stop"] == list(range(len(StopReason)))
+
+
+def test_groups_without_spread_fill_what_is_left_of_the_token_views(tmp_path):
+    alike = [episode("a", index, reward=1.0, tokens=True, phase="train0", step=0) for index in (0, 1)]
+    differing = [episode("b", index, reward=float(index), tokens=True, phase="train0", step=0) for index in (0, 1)]
+    write_episodes(tmp_path / "e.jsonl", [*alike, *differing])
+    assert list(data_of(tmp_path / "e.jsonl", 3)[0].tokens) == ["2", "3"]
+    assert list(data_of(tmp_path / "e.jsonl", 4)[0].tokens) == ["0", "1", "2", "3"]

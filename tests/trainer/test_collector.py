@@ -206,3 +206,9 @@ def test_the_clock_splits_the_time_in_two(monkeypatch):
         now = at
         clock.change(by)
     assert (clock.sampling_s, clock.env_s) == (110 - 101, (101 - 100) + (115 - 110))
+
+
+def test_a_factory_that_returns_no_environment_is_a_failed_episode(engine):
+    groups, _ = collect(engine, lambda: None, tasks=TASKS[:1], count=2)
+    said = "env_factory raised TypeError: it returned None, which is no llmgym.Env"
+    assert [e.stop_detail for e in groups[0].failed] == [said] * 4

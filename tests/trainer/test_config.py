@@ -285,3 +285,19 @@ def test_the_page_of_rules_says_what_each_loss_type_of_trl_is():
     assert table == LOSS_TYPES | {name: f"refused: {why}" for name, why in OTHER_LOSS_TYPES.items()}
     about = inspect.getdoc(trl.GRPOConfig).partition("loss_type (")[2].partition("mask_truncated_completions")[0]
     assert set(re.findall(r'^\s*- `"(\w+)"`', about, re.MULTILINE)) == table.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", float("nan")),
+        ("learning_rate", -1.0),
+        ("weight_decay", float("nan")),
+        ("failed_parse_reward", float("inf")),
+        ("beta", -3.0),
+        ("seed", -5),
+    ],
+)
+def test_a_number_that_cannot_train_is_refused_by_name(name, value):
+    with pytest.raises(ConfigError, match=f"{name}={value}"):
+        GRPOConfig(max_turns=4, **{name: value})

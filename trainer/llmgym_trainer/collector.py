@@ -225,6 +225,8 @@ class Collector:
     ) -> Episode:
         try:
             env = self._env_factory(task)
+            if not isinstance(env, Env):
+                raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
         except Exception as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",

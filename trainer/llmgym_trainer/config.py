@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import os
 import typing
 from dataclasses import dataclass, field
@@ -235,6 +236,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(
                 f"loss_type={self.loss_type!r} is not supported ({why}); allowed are {', '.join(LOSS_TYPES)}"
             )
+        self._check_numbers()
         self._at_least("batch_size", 1)
         if self.episodes_per_task in (0, 1):
             raise ConfigError(
@@ -323,6 +325,17 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
                 f"on one); use a multiple of {world_size}"
             )
 
+    def _check_numbers(self) -> None:
+        """No setting is NaN or infinite, and those that cannot be negative are not."""
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, float) and not math.isfinite(value) and setting.name != "sampling_correction_cap":
+                raise ConfigError(f"{setting.name}={value} must be a finite number")
+        for name in ("learning_rate", "weight_decay", "beta", "seed", "warmup_steps", "max_grad_norm"):
+            value = getattr(self, name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise ConfigError(f"{name}={value} must be 0 or more")
+
     def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, name)
         if value not in allowed:
@@ -398,8 +411,8 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(f"there is no configuration file {str(path)!r}")
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid YAML in UTF-8: {error}") from error
         if not isinstance(values, dict):
             raise ConfigError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
         return cls(**parse_settings({**values, **overrides}, source=str(path)))

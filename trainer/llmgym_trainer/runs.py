@@ -56,6 +56,10 @@ class RunFolder:
                 return cls(root / name)
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot make the run folder {str(root / name)!r}: {error.strerror}; choose another runs_dir"
+                ) from error
         raise ConfigError(
             f"there is a run {str(root / names[0])!r} already, and no run writes into another one's folder; choose "
             "another run_name, or leave it out"
