@@ -254,7 +254,7 @@ def test_a_group_stands_side_by_side(browser, tmp_path):
 
 
 def test_tokens_are_coloured_by_mask_logprob_and_advantage(browser, tmp_path):
-    open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html")
+    open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html", token_episodes=6)
     browser.click("#tab-browse")
     browser.click("#filter-tokens")
     browser.wait("document.querySelectorAll('.row').length === 6")  # the three groups that differ
