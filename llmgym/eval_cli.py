@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from llmgym.arguments import key_value
 from llmgym.comparison import compare_reports
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError
@@ -56,7 +57,7 @@ def eval_main(argv: Sequence[str]) -> int:
         episodes_per_task=options.episodes_per_task,
         concurrency=options.concurrency,
         split=options.split or Evaluation.split,
-        task_options=dict(_key_value(text) for text in options.task_option),
+        task_options=dict(key_value(text, "--task-option") for text in options.task_option),
         limit=options.limit,
         limits=EpisodeLimits(
             max_turns=options.max_turns,
@@ -192,10 +193,3 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
     if not isinstance(value, (dict, type(None))):
         raise ConfigError(f"--chat-template-kwargs takes a JSON object, got {text!r}")
     return value
-
-
-def _key_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--task-option takes KEY=VALUE, got {text!r}")
-    return key, value

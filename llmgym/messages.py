@@ -224,6 +224,11 @@ def _short(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
+def tool_message(call: ToolCall, content: str) -> Message:
+    """The message that answers one tool call."""
+    return {"role": "tool", "content": content, "tool_call_id": call["id"], "name": call["function"]["name"]}
+
+
 def copy_message(message: Message) -> Message:
     """An independent copy of a normalised message."""
     copied = cast(Message, dict(message))

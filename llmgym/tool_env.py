@@ -11,7 +11,7 @@ from typing import Any
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import EnvContractError, ToolError, did_you_mean
-from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message
+from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message, tool_message
 from llmgym.rewards import weighted_reward
 from llmgym.task import Task
 from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
@@ -115,14 +115,7 @@ class ToolEnv(Env):
                         f"tool {call['function']['name']!r} must return a ToolResult with text, got {result!r:.80}"
                     )
                 self._ended = result.should_stop
-            self._messages.append(
-                {
-                    "role": "tool",
-                    "content": self._cut(result.content),
-                    "tool_call_id": call["id"],
-                    "name": call["function"]["name"],
-                }
-            )
+            self._messages.append(tool_message(call, self._cut(result.content)))
         if not self._ended:
             return StepResult(False, False, self.messages)
         scored = await self.score(message)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from llmgym.errors import TaskError, did_you_mean
+from llmgym.rollout import derive_seed
+from llmgym.task import Task
 
 T = TypeVar("T")
 
@@ -48,6 +50,38 @@ def split_of(content: str) -> str:
     """The one split that ``content`` belongs to: 1/8 of all texts is val, 1/8 test, the rest train."""
     part = hashlib.sha256(content.encode()).digest()[0] % 8
     return "val" if part == 0 else "test" if part == 1 else "train"
+
+
+def generate(
+    env_id: str,
+    stream: Callable[[random.Random, str, int], Iterator[Task]],
+    levels: Sequence[int],
+    split: str,
+    *,
+    level: int | str,
+    count: int | str | None,
+    seed: int | str,
+) -> list[Task]:
+    """The tasks of an environment: those of its levels in turn, each level a stream of its own.
+
+    Args:
+        env_id: Whose tasks; part of the seed of each stream.
+        stream: ``(rng, split, level)`` gives endless tasks of one split and level.
+        levels: The levels there are.
+        split: See :func:`split_count`.
+        level: See :func:`chosen_levels`.
+        count: See :func:`split_count`.
+        seed: A whole number, also as text.
+
+    Raises:
+        TaskError: A bad split, level, count or seed.
+    """
+    wanted = split_count(split, count)
+    seed = whole_number("seed", seed)
+    streams = [
+        stream(random.Random(derive_seed(env_id, split, one, seed)), split, one) for one in chosen_levels(level, levels)
+    ]
+    return [next(streams[index % len(streams)]) for index in range(wanted)]
 
 
 def below(rng: random.Random, limit: int) -> int:

@@ -13,11 +13,6 @@ import llmgym
 from llmgym import StopReason, Task
 from llmgym.errors import TaskError
 from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
-from llmgym_environments.doc_search import DocSearchEnv
-from llmgym_environments.file_workspace import FileWorkspaceEnv
-from llmgym_environments.retail_desk import RetailDeskEnv
-from llmgym_environments.sql_analyst import SqlAnalystEnv
-from llmgym_environments.tool_use_game import ToolUseGameEnv
 
 
 def play(*messages, task):
@@ -113,28 +108,3 @@ def test_splits_share_no_expression():
     assert not found["train"] & found["val"]
     assert not found["train"] & found["test"]
     assert not found["val"] & found["test"]
-
-
-def test_options_of_the_tasks():
-    assert [len(llmgym.tasks("CalculatorMath-v0", split)) for split in ("train", "val", "test")] == [2000, 200, 200]
-    assert generate_tasks(count=10, level="3") == generate_tasks(count=20, level=3)[:10]
-    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
-    with pytest.raises(TaskError, match="unknown level 9; allowed are 1, 2, 3 and 'all'"):
-        generate_tasks(level=9)
-
-
-@pytest.mark.parametrize(
-    "env", [CalculatorMathEnv, DocSearchEnv, FileWorkspaceEnv, RetailDeskEnv, SqlAnalystEnv, ToolUseGameEnv]
-)
-def test_the_page_has_the_sections_of_gymnasium_in_order(env):
-    assert re.findall(r"^ *## (.+)$", env.__doc__, flags=re.MULTILINE) == [
-        "Description",
-        "Tools",
-        "Observation",
-        "Action",
-        "Rewards",
-        "Episode End",
-        "Arguments",
-        "Metrics",
-        "Version History",
-    ]

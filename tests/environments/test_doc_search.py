@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -35,10 +36,7 @@ def play(*messages, task=TASK, env=DocSearchEnv):
 
 
 def episodes_of(tasks, make_policy, env=DocSearchEnv):
-    async def run():
-        return [await llmgym.run_episode(env(), task, make_policy()) for task in tasks]
-
-    return asyncio.run(run())
+    return play_all(env, make_policy, tasks, width=1)
 
 
 def results(episode):
@@ -425,15 +423,6 @@ def test_splits_share_no_encyclopedia_and_tasks_are_many():
     assert len({json.dumps(read_pages(number)) for number in range(64)}) == 64
 
 
-def test_options_of_the_tasks():
-    assert [len(llmgym.tasks("DocSearch-v0", split)) for split in ("train", "val", "test")] == [2000, 200, 200]
-    assert generate_tasks(count=10, level="3") == generate_tasks(count=20, level=3)[:10]
-    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
-    assert [task.metadata["level"] for task in generate_tasks(level="all", count=4)] == [1, 2, 3, 1]
-    with pytest.raises(TaskError, match="unknown level 4; allowed are 1, 2, 3 and 'all'"):
-        generate_tasks(level=4)
-
-
 def test_words_belong_to_one_list():
     # So that a word says what it is, also to a small policy.
     words = [*FIRST_NAMES, *LAST_NAMES, *TOWNS, *RIVERS, *TRADES]
@@ -445,12 +434,8 @@ def test_words_belong_to_one_list():
 
 def test_256_episodes_at_once_are_what_they_are_alone():
     tasks = generate_tasks("train", level="all", count=256)
-
-    async def together():
-        return await asyncio.gather(*(llmgym.run_episode(DocSearchEnv(), task, DocSearchExpert()) for task in tasks))
-
-    alone = episodes_of(tasks, DocSearchExpert)
-    for one, other in zip(alone, asyncio.run(together()), strict=True):
+    together, alone = (play_all(DocSearchEnv, DocSearchExpert, tasks, width=width) for width in (256, 1))
+    for one, other in zip(alone, together, strict=True):
         assert one.reward == 1.0
         assert (one.messages, one.metrics) == (other.messages, other.metrics)
 

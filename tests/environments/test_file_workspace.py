@@ -8,6 +8,7 @@ import re
 from collections import Counter
 
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -225,18 +226,8 @@ def test_doing_nothing_earns_nothing():
 
 
 def test_256_episodes_at_once_are_what_they_are_alone():
-    tasks = generate_tasks("val", level="all", count=64)
-
-    async def run(width):
-        gate = asyncio.Semaphore(width)
-
-        async def one(index):
-            async with gate:
-                return await llmgym.run_episode(FileWorkspaceEnv(), tasks[index % 64], FileWorkspaceExpert())
-
-        return await asyncio.gather(*map(one, range(256)))
-
-    together, alone = asyncio.run(run(256)), asyncio.run(run(1))
+    tasks = generate_tasks("val", level="all", count=64) * 4
+    together, alone = (play_all(FileWorkspaceEnv, FileWorkspaceExpert, tasks, width=width) for width in (256, 1))
     assert [episode.messages for episode in together] == [episode.messages for episode in alone]
     assert {episode.reward for episode in together} == {1.0}
 
@@ -533,15 +524,3 @@ def test_requests_mean_what_the_targets_say():
             seen["swap"] += 1
     assert seen.total() == 1500
     assert len(seen) == 9 and min(seen.values()) >= 90
-
-
-def test_options_of_the_tasks():
-    assert [len(generate_tasks(split)) for split in ("train", "val", "test")] == [2000, 200, 200]
-    assert generate_tasks("val", level="2", count="5", seed="3") == generate_tasks("val", level=2, count=5, seed=3)
-    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
-    mixed = generate_tasks(level="all", count=6)
-    assert [task.metadata["level"] for task in mixed] == [1, 2, 3, 1, 2, 3]
-    assert mixed[2::3] == generate_tasks(level=3, count=2)
-    assert llmgym.tasks("FileWorkspace-v0", "test", level=3, count=2) == generate_tasks("test", level=3, count=2)
-    with pytest.raises(TaskError, match="unknown level 4; allowed are 1, 2, 3 and 'all'"):
-        generate_tasks(level=4)

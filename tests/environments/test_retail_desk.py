@@ -8,6 +8,7 @@ import re
 from collections import Counter
 
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -50,10 +51,7 @@ def play(task, *messages, env=RetailDeskEnv):
 
 
 def episodes_of(tasks, make_policy, env=RetailDeskEnv):
-    async def run():
-        return [await llmgym.run_episode(env(), task, make_policy()) for task in tasks]
-
-    return asyncio.run(run())
+    return play_all(env, make_policy, tasks, width=1)
 
 
 def texts(episode, role):
@@ -551,15 +549,6 @@ def test_splits_share_no_store_and_tasks_are_many():
     assert len({task.id for task in generate_tasks("train", level=1, count=10_001)}) > 10_000
 
 
-def test_options_of_the_tasks():
-    assert [len(llmgym.tasks("RetailDesk-v0", split)) for split in ("train", "val", "test")] == [2000, 200, 200]
-    assert generate_tasks(count=10, level="3") == generate_tasks(count=20, level=3)[:10]
-    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
-    assert [task.metadata["level"] for task in generate_tasks(level="all", count=4)] == [1, 2, 3, 1]
-    with pytest.raises(TaskError, match="unknown level 4; allowed are 1, 2, 3 and 'all'"):
-        generate_tasks(level=4)
-
-
 def test_words_belong_to_one_list():
     words = [*NAMES, *ITEMS, *COLOURS]
     assert len(words) == len(set(words)) == 30
@@ -567,11 +556,7 @@ def test_words_belong_to_one_list():
 
 def test_256_episodes_at_once_are_what_they_are_alone():
     tasks = generate_tasks("train", level="all", count=256)
-
-    async def together():
-        return await asyncio.gather(*(llmgym.run_episode(RetailDeskEnv(), task, RetailDeskExpert()) for task in tasks))
-
-    alone = episodes_of(tasks, RetailDeskExpert)
-    for one, other in zip(alone, asyncio.run(together()), strict=True):
+    together, alone = (play_all(RetailDeskEnv, RetailDeskExpert, tasks, width=width) for width in (256, 1))
+    for one, other in zip(alone, together, strict=True):
         assert one.reward == 1.0
         assert (one.messages, one.metrics) == (other.messages, other.metrics)

@@ -5,22 +5,12 @@ from __future__ import annotations
 import check_zoo as zoo
 import gymnasium
 import pytest
+from suite import SHIPPED
 
 import llmgym
 from llmgym.checking import CHECKS, CODES, Status
 from llmgym.errors import ConfigError, TaskError, UnknownEnvironmentError
 from llmgym.registry import EnvEntry
-
-SHIPPED = [
-    "CalculatorMath-v0",
-    "DocSearch-v0",
-    "FileWorkspace-v0",
-    "Mastermind-v0",
-    "PythonLab-v0",
-    "RetailDesk-v0",
-    "SqlAnalyst-v0",
-    "ToolUseGame-v0",
-]
 
 ZOO = [
     ("build-fails", zoo.RaisingInit),

@@ -14,6 +14,7 @@ from adding_env import ENV_ID, AddingEnv, call, generate_tasks
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from suite import SHIPPED
 
 import llmgym
 from llmgym import MessageEnv, MessageSpace, ScriptedPolicy, StopReason, Task
@@ -33,20 +34,7 @@ def answer(text):
     return [{"role": "assistant", "content": text}]
 
 
-@pytest.mark.parametrize(
-    "env_id",
-    [
-        ENV_ID,
-        "ToolUseGame-v0",
-        "CalculatorMath-v0",
-        "DocSearch-v0",
-        "FileWorkspace-v0",
-        "Mastermind-v0",
-        "PythonLab-v0",
-        "RetailDesk-v0",
-        "SqlAnalyst-v0",
-    ],
-)
+@pytest.mark.parametrize("env_id", [ENV_ID, *SHIPPED])
 def test_check_env_without_a_warning(env_id, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from llmgym.arguments import key_value
 from llmgym.errors import ConfigError, TaskError, did_you_mean
 from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) -> int:
     entry = find(known.env)
-    options = dict(_key_value(text, "--task-option") for text in known.task_option)
+    options = dict(key_value(text, "--task-option") for text in known.task_option)
     tasks = _tasks(entry, known, options)
     val_tasks = _val_tasks(entry, known, options)
     also = [_weighted(text) for text in known.also]
@@ -168,7 +169,7 @@ def _tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) 
 
     from llmgym_trainer.dataset_tasks import load_dataset_tasks
 
-    given: dict[str, Any] = dict(_key_value(text, "--dataset-option") for text in known.dataset_option)
+    given: dict[str, Any] = dict(key_value(text, "--dataset-option") for text in known.dataset_option)
     allowed = ("config", "split", "limit", "prompt", "target", "id", "metadata")
     for name in given:
         if name not in allowed:
@@ -233,10 +234,3 @@ def _settings(rest: list[str]) -> dict[str, Any]:
                 value = "true"
         settings[name.replace("-", "_")] = value
     return settings
-
-
-def _key_value(text: str, option: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{option} takes KEY=VALUE, got {text!r}")
-    return key, value

@@ -7,6 +7,7 @@ import enum
 import math
 import os
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import yaml
 
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
+from llmgym.task import Task
 from llmgym_trainer.advantages import BASELINES
 from llmgym_trainer.credit import CREDITS, Credit
 from llmgym_trainer.sampling_correction import LEVELS
@@ -323,6 +325,17 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(
                 f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays "
                 f"on one); use a multiple of {world_size}"
+            )
+
+    def check_tasks(self, tasks: Sequence[Task], val_tasks: Sequence[Task] | None) -> None:
+        """Raise :class:`ConfigError` when these tasks are too few for the settings."""
+        if len(tasks) < self.batch_size:
+            raise ConfigError(
+                f"there are {len(tasks)} tasks but batch_size={self.batch_size}; give more tasks or lower batch_size"
+            )
+        if self.metric_for_best_model is not None and not val_tasks:
+            raise ConfigError(
+                f"metric_for_best_model={self.metric_for_best_model!r} needs validation tasks (val_tasks)"
             )
 
     def _check_numbers(self) -> None:

@@ -121,14 +121,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         env_id: str = "",
         mixture: Mixture | None = None,
     ) -> None:
-        if len(tasks) < config.batch_size:
-            raise ConfigError(
-                f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
-            )
-        if config.metric_for_best_model is not None and not val_tasks:
-            raise ConfigError(
-                f"metric_for_best_model={config.metric_for_best_model!r} needs validation tasks (val_tasks)"
-            )
+        config.check_tasks(tasks, val_tasks)
         self._limits = config.limits()
         self._val_limits = config.limits(validation=True)
         self._credit = config.make_credit()
@@ -283,9 +276,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             return
         state.best_metric, state.best_global_step = value, step
         if step > 0:  # the model that the run began with is kept where it came from
-            path = Path(self.args.output_dir) / f"checkpoint-{step}"
-            exists: bool = broadcast_object_list([path.is_dir()])[0]
-            state.best_model_checkpoint = str(path if exists else self.save_now())
+            path = self.save_now()
+            state.best_model_checkpoint = str(path)
             self._reporter.write(f"best {name} so far: {value:.3f}; kept as {path}")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -307,7 +299,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             CheckpointError: It could not be written; those before it are as they were.
         """
         run, step, main = Path(self.args.output_dir), self.state.global_step, self.args.should_save
-        if (run / checkpoints.checkpoint_name(step)).exists():
+        exists: bool = broadcast_object_list([(run / checkpoints.checkpoint_name(step)).exists()])[0]
+        if exists:
             return
         try:
             self._writing_to = checkpoints.begin(run) if main else run / checkpoints.PARTIAL

@@ -102,12 +102,7 @@ def train_multi_turn(
         tasks, env_factory, val_tasks = mixture.tasks, mixture.make_env, mixture.val_tasks or None
     if tasks is None or env_factory is None:
         raise ConfigError("what to train on is missing: give tasks and env_factory, or sources")
-    if len(tasks) < config.batch_size:
-        raise ConfigError(
-            f"there are {len(tasks)} tasks but batch_size={config.batch_size}; give more tasks or lower batch_size"
-        )
-    if config.metric_for_best_model is not None and not val_tasks:
-        raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r} needs validation tasks (val_tasks)")
+    config.check_tasks(tasks, val_tasks)
     check_unique_ids(tasks)
     check_unique_ids(val_tasks or [])
     check_wandb(config.wandb_project)

@@ -10,9 +10,8 @@ import random
 from collections.abc import Iterator, Mapping
 
 from llmgym import Task
-from llmgym.rollout import derive_seed
 from llmgym_environments.doc_search.encyclopedia import ENCYCLOPEDIAS, encyclopedia
-from llmgym_environments.task_generation import chosen_levels, draw, split_count, split_of, whole_number
+from llmgym_environments.task_generation import draw, generate, split_of
 
 LEVELS = (1, 2, 3)
 
@@ -36,10 +35,7 @@ def generate_tasks(
     Raises:
         TaskError: An unknown split or level, or a count or seed that is no whole number.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+    return generate("DocSearch-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def encyclopedias_of(split: str) -> list[int]:
@@ -47,8 +43,7 @@ def encyclopedias_of(split: str) -> list[int]:
     return [number for number in range(ENCYCLOPEDIAS) if split_of(f"DocSearch-v0 encyclopedia {number}") == split]
 
 
-def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
-    rng = random.Random(derive_seed("DocSearch-v0", split, level, seed))
+def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
     numbers = encyclopedias_of(split)
     while True:
         number = draw(rng, numbers, 1)[0]

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmgym import Task
-from llmgym.rollout import derive_seed
-from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
+from llmgym_environments.task_generation import below, draw, generate, split_of
 
 LEVELS = (1, 2, 3)
 WORDS = (
@@ -51,14 +50,10 @@ def generate_tasks(
     Raises:
         TaskError: An unknown split or level, or a count or seed that is no whole number.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+    return generate("FileWorkspace-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
-def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
-    rng = random.Random(derive_seed("FileWorkspace-v0", split, level, seed))
+def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
     make = {1: _level_1, 2: _level_2, 3: _level_3}[level]
     while True:
         files, (prompt, changes, plan) = make(rng, split)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgym import Env, Message, StepResult, Task, ToolSpec, normalize_message
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import TaskError
-from llmgym.messages import copy_message
+from llmgym.messages import copy_message, tool_message
 from llmgym_environments.mastermind.code import compare
 
 SYSTEM_PROMPT = (
@@ -107,7 +107,8 @@ class MastermindEnv(Env):
         broken = guess == self._code
         if guess is None:
             said = f"no guess: write {len(self._code)} of the colours and nothing else, {left} left"
-            self._refuse_calls(message)
+            calls = message.get("tool_calls", [])
+            self._messages += [tool_message(call, f"{TOOL_ERROR_PREFIX} there are no tools") for call in calls]
         else:
             exact, misplaced = answer = compare(guess, self._code)
             said = f"{exact} exact, {misplaced} misplaced, {left} left"
@@ -143,14 +144,3 @@ class MastermindEnv(Env):
     def messages(self) -> list[Message]:
         """A copy of the history."""
         return [copy_message(message) for message in self._messages]
-
-    def _refuse_calls(self, message: Message) -> None:
-        for call in message.get("tool_calls", []):
-            self._messages.append(
-                {
-                    "role": "tool",
-                    "content": f"{TOOL_ERROR_PREFIX} there are no tools",
-                    "tool_call_id": call["id"],
-                    "name": call["function"]["name"],
-                }
-            )

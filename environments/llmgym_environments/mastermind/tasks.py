@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgym import Task
-from llmgym.rollout import derive_seed
-from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
+from llmgym_environments.task_generation import below, draw, generate, split_of
 
 COLOURS = (
     *("amber", "beige", "black", "blue", "bronze", "brown", "coral", "cream", "gold", "green", "grey", "indigo"),
@@ -66,14 +65,10 @@ def generate_tasks(
     Raises:
         TaskError: An unknown split or level, or a count or seed that is no whole number.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [_stream(split, one, seed) for one in chosen_levels(level, tuple(LEVELS))]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+    return generate("Mastermind-v0", _stream, tuple(LEVELS), split, level=level, count=count, seed=seed)
 
 
-def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
-    rng = random.Random(derive_seed("Mastermind-v0", split, level, seed))
+def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
     rules = LEVELS[level]
     often = "colours may repeat" if rules.repeats else "none twice"
     while True:

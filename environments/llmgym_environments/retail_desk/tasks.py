@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmgym import Task
-from llmgym.rollout import derive_seed
 from llmgym_environments.retail_desk.customer import WISHES
 from llmgym_environments.retail_desk.store import MAX_DAYS
-from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
+from llmgym_environments.task_generation import below, draw, generate, split_of
 
 LEVELS = (1, 2, 3)
 NAMES = ("Ada", "Ben", "Cora", "Dan", "Ella", "Finn", "Gail", "Hugo", "Ida", "Jack", "Kit", "Lea")
@@ -55,14 +54,10 @@ def generate_tasks(
     Raises:
         TaskError: An unknown split or level, or a count or seed that is no whole number.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+    return generate("RetailDesk-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
-def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
-    rng = random.Random(derive_seed("RetailDesk-v0", split, level, seed))
+def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
     while True:
         task = _task(rng, level)
         if split_of(json.dumps([task.metadata["orders"], task.metadata["stock"]], sort_keys=True)) == split:

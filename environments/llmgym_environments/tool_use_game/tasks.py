@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmgym import Task
-from llmgym.rollout import derive_seed
 from llmgym_environments.calculator import evaluate
-from llmgym_environments.task_generation import below, chosen_levels, draw, split_count, split_of, whole_number
+from llmgym_environments.task_generation import below, draw, generate, split_of
 
 LEVELS = (1, 2, 3)
 WORDS = (
@@ -53,10 +52,7 @@ def generate_tasks(
     Raises:
         TaskError: An unknown split or level, or a count or seed that is no whole number.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [_stream(split, one, seed) for one in chosen_levels(level, LEVELS)]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+    return generate("ToolUseGame-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def fill_in(expression: str, facts: Mapping[str, int]) -> str:
@@ -69,8 +65,7 @@ def keys_of(expression: str) -> list[str]:
     return list(dict.fromkeys(_KEY.findall(expression)))
 
 
-def _stream(split: str, level: int, seed: int) -> Iterator[Task]:
-    rng = random.Random(derive_seed("ToolUseGame-v0", split, level, seed))
+def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
     make = _MAKERS[level]
     while True:
         facts, prompt, expression = make(rng)

@@ -1,0 +1,45 @@
+"""What holds for every environment that ships."""
+
+import importlib
+import re
+
+import pytest
+from suite import SHIPPED
+
+import llmgym
+from llmgym.errors import TaskError
+from llmgym.registry import find
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_the_page_has_the_sections_of_gymnasium_in_order(env_id):
+    page = type(find(env_id).make_env(llmgym.tasks(env_id, count=1)[0])).__doc__
+    assert re.findall(r"^ *## (.+)$", page, flags=re.MULTILINE) == [
+        "Description",
+        "Tools",
+        "Observation",
+        "Action",
+        "Rewards",
+        "Episode End",
+        "Arguments",
+        "Metrics",
+        "Version History",
+    ]
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_options_of_the_tasks(env_id):
+    module, _, name = find(env_id).tasks.partition(":")
+    generate_tasks = getattr(importlib.import_module(module), name)
+    assert [len(llmgym.tasks(env_id, split)) for split in ("train", "val", "test")] == [2000, 200, 200]
+    assert [len(generate_tasks(split)) for split in ("train", "val", "test")] == [2000, 200, 200]
+    assert generate_tasks("val", level="2", count="5", seed="3") == generate_tasks("val", level=2, count=5, seed=3)
+    assert generate_tasks(count=10, level="3") == generate_tasks(count=20, level=3)[:10]
+    assert generate_tasks(count=10, seed=1) != generate_tasks(count=10)
+    mixed = generate_tasks(level="all", count=6)
+    assert [task.metadata["level"] for task in mixed] == [1, 2, 3, 1, 2, 3]
+    assert mixed[2::3] == generate_tasks(level=3, count=2)
+    assert llmgym.tasks(env_id, "test", level=3, count=2) == generate_tasks("test", level=3, count=2)
+    for unknown in (4, 9):
+        with pytest.raises(TaskError, match=f"unknown level {unknown}; allowed are 1, 2, 3 and 'all'"):
+            generate_tasks(level=unknown)
