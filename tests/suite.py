@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from llmgym import Env, Episode, Policy, Task, run_episode
 
-SHIPPED = (
+SHIPPED = [
     "CalculatorMath-v0",
     "DocSearch-v0",
     "FileWorkspace-v0",
@@ -16,7 +16,7 @@ SHIPPED = (
     "RetailDesk-v0",
     "SqlAnalyst-v0",
     "ToolUseGame-v0",
-)
+]
 
 
 def play_all(
