@@ -11,6 +11,7 @@ from toys import build_llama, build_tokenizer
 
 from llmgym import EpisodeLimits, ScriptedPolicy, StopReason, Task, run_episode
 from llmgym.errors import ConfigError
+from llmgym_environments.mastermind import MastermindEnv, MastermindExpert
 from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Sample
@@ -71,7 +72,7 @@ def test_the_expert_as_the_other_tests_take_it():
     ],
 )
 def test_one_mistake_and_then_on_with_what_is_seen(turn, kind, expected):
-    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(turn, kind)))
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(turn, kind), ToolUseGameExpert()))
     assert said(flawed) == expected
     unreadable = kind == 0.35
     assert flawed.stop_reason is (StopReason.PARSE_FAILURE if unreadable else StopReason.TERMINATED)
@@ -83,8 +84,23 @@ def test_a_changed_sign_is_another_sign():
         def choice(self, items):
             return items[1] if len(items) == 3 else items[0]  # the three places of "3+4"; else the first other sign
 
-    flawed = play(FlawedReplay(play(ToolUseGameExpert()), LastPlace(2, 0.9)))
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), LastPlace(2, 0.9), ToolUseGameExpert()))
     assert said(flawed)[2:] == ['{"expression": "3-4"}', "-1"]
+
+
+def test_without_tools_the_expert_itself_goes_on():
+    colours = ["red", "blue", "green", "grey"]
+    rules = {"colours": colours, "places": 2, "repeats": False, "guesses": 6, "par": 3}
+    task = Task("Colours: red, blue, green, grey.", "green grey", rules)
+
+    def guesses(policy):
+        return said(asyncio.run(run_episode(MastermindEnv(), task, policy)))
+
+    right = asyncio.run(run_episode(MastermindEnv(), task, MastermindExpert()))
+    assert said(right) == ["red blue", "green grey"]  # neither red nor blue is in it
+    flawed = guesses(FlawedReplay(right, Chosen(0, 0.9), MastermindExpert()))
+    # No blue. Of the six codes left "red green" splits best; one of its colours is right, in the wrong place.
+    assert flawed == ["blue blue", "red green", "green grey"]
 
 
 def test_the_stated_share_is_flawed_and_all_others_are_right():
@@ -152,7 +168,7 @@ def test_rows_hold_token_for_token_what_a_rollout_would(codec):
 
 
 def test_an_unreadable_call_is_trained_as_it_is_written(codec):
-    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(1, 0.35)))
+    flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(1, 0.35), ToolUseGameExpert()))
     (row,) = encode_scripted(flawed, codec)
     assert codec.decode(row.ids).endswith("<|im_start|>assistant\n<tool_call><|im_end|>")
 

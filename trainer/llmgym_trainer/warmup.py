@@ -27,7 +27,18 @@ import torch.nn.functional as F
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
-from llmgym import Episode, EpisodeLimits, Message, Policy, StopReason, ToolSpec, run_episode
+from llmgym import (
+    Episode,
+    EpisodeLimits,
+    Message,
+    Policy,
+    PolicyTurn,
+    StopReason,
+    Task,
+    ToolSpec,
+    normalize_message,
+    run_episode,
+)
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import ConfigError
 from llmgym.event_loop import run_sync
@@ -89,7 +100,8 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
             )
         if not wrong:
             return right
-        return await run_episode(entry.make_env(task), task, FlawedReplay(right, rng), seed=seed, env_id=env_id)
+        flawed = FlawedReplay(right, rng, expert_policy(env_id))
+        return await run_episode(entry.make_env(task), task, flawed, seed=seed, env_id=env_id)
 
     async def play_all() -> list[Episode]:
         return [await play(wrong) for wrong in flawed]
@@ -100,12 +112,17 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
 class FlawedReplay(Policy):
     """Replays a right episode with one mistake at a random turn, then goes on with what it really sees.
 
+    Where no tools were called, what is seen are answers to a text, and what fits them only the expert knows: there the
+    expert itself goes on.
+
     Args:
         right: An episode that ended by itself.
         rng: Draws the turn and the mistake.
+        expert: A fresh expert.
     """
 
-    def __init__(self, right: Episode, rng: random.Random) -> None:
+    def __init__(self, right: Episode, rng: random.Random, expert: Policy) -> None:
+        self._expert = expert
         self._messages = [turn.message for turn in right.turns if turn.message is not None]
         self._results = [_results(turn.observation) for turn in right.turns]
         self._rng = rng
@@ -113,17 +130,29 @@ class FlawedReplay(Policy):
         written = [text for message in self._messages for text in _texts(message)]
         self._pieces = [piece for text in chain(written, *self._results) for piece in _PIECE.findall(text)]
 
+    async def start(self, task: Task) -> None:
+        """Start the expert."""
+        await self._expert.start(task)
+
     async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
         """The expert's message of this turn, wrong at one turn and true to what was seen at all others."""
-        number = min(sum(message["role"] == "assistant" for message in messages), len(self._messages) - 1)
+        turn = sum(message["role"] == "assistant" for message in messages)
+        message = self._replay(turn, messages) if any(self._results) else await self._ask(messages, tool_specs)
+        return self._mistake(message, messages) if turn == self._flawed_turn else message
+
+    async def _ask(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
+        acted = await self._expert.act(messages, tool_specs)
+        return normalize_message(acted.message if isinstance(acted, PolicyTurn) else acted, role="assistant")
+
+    def _replay(self, turn: int, messages: Sequence[Message]) -> Message:
+        number = min(turn, len(self._messages) - 1)
         seen, expected = _results(messages), list(chain(*self._results[:number]))
         really = {old: new for old, new in zip(expected, seen, strict=False) if not new.startswith(TOOL_ERROR_PREFIX)}
         texts = [
             _PIECE.sub(lambda piece: really.get(piece.group(), piece.group()), text)
             for text in _texts(self._messages[number])
         ]
-        message = _with_texts(self._messages[number], texts)
-        return self._mistake(message, messages) if number == self._flawed_turn else message
+        return _with_texts(self._messages[number], texts)
 
     def _mistake(self, message: Message, history: Sequence[Message]) -> Message:
         calls, kind, texts = message.get("tool_calls"), self._rng.random(), _texts(message)
