@@ -289,7 +289,7 @@ class GameForTRL:
         with self._clock.counting("environment"):
             if key in self._facts:
                 return str(self._facts[key])
-            hint = did_you_mean(key[:40], self._facts)
+            hint = did_you_mean(key[:40], self._facts, likeness=0.5)
             return f"tool_error: no key {key[:40]!r}; list_fact_keys lists them.{hint}"
 
     def calculator(self, expression: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -46,7 +47,21 @@ class RecordError(LLMGymError, ValueError):
     """A recorded episode cannot be read back."""
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the nearest allowed name, or an empty string."""
-    nearest = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
+_VERSION = re.compile(r"-v\d+$")
+
+
+def did_you_mean(given: str, allowed: Iterable[str], *, likeness: float = 0.7) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest allowed name, or an empty string when none is near.
+
+    Args:
+        given: What somebody wrote.
+        allowed: What could have been meant.
+        likeness: How alike names must be, as ``difflib`` counts it, 0 to 1. A version, such as ``-v0``, is no likeness.
+            What a tool answers belongs to the version of its environment: those that ship keep 0.5.
+    """
+
+    def alike(name: str) -> bool:
+        return difflib.SequenceMatcher(None, _VERSION.sub("", name), _VERSION.sub("", given)).ratio() >= likeness
+
+    nearest = difflib.get_close_matches(given, [name for name in allowed if alike(name)], n=1, cutoff=0.0)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""

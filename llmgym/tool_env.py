@@ -142,7 +142,7 @@ class ToolEnv(Env):
             if tool is None:
                 raise ToolError(
                     f"there is no tool {name[:80]!r}; the tools are {', '.join(self._tools) or 'none'}."
-                    f"{did_you_mean(name[:80], self._tools)}"
+                    f"{did_you_mean(name[:80], self._tools, likeness=0.5)}"
                 )
             async with asyncio.timeout(self.tool_timeout_s) as deadline:
                 return await tool.execute(call["function"]["arguments"])

@@ -51,7 +51,7 @@ class Tree:
         if folder in self._files:
             raise ToolError(f"{folder} is a file; read_file reads it")
         if folder not in self._folders:
-            raise ToolError(f"no folder {folder!r}.{did_you_mean(folder, self._folders)}")
+            raise ToolError(f"no folder {folder!r}.{did_you_mean(folder, self._folders, likeness=0.5)}")
         begin = f"{folder}/" if folder else ""
         paths = [*self._files, *(f"{each}/" for each in self._folders if each)]
         inside = [path[len(begin) :].partition("/") for path in paths if path.startswith(begin) and path != begin]
@@ -102,7 +102,7 @@ class Tree:
         path = _clean(path)
         if path not in self._files:
             kind = "is a folder" if path in self._folders else "does not exist"
-            raise ToolError(f"{path or '/'} {kind}; name a file.{did_you_mean(path, self._files)}")
+            raise ToolError(f"{path or '/'} {kind}; name a file.{did_you_mean(path, self._files, likeness=0.5)}")
         return path
 
     def _free(self, path: str) -> str:

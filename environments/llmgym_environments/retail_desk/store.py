@@ -66,7 +66,7 @@ class Store:
     def colours(self, item: str) -> dict[str, int]:
         """How many there are of each colour. Raises :class:`ToolError` for an unknown item."""
         if item not in self.stock:
-            raise ToolError(f"no item {item[:40]!r}.{did_you_mean(item[:40], self.stock)}")
+            raise ToolError(f"no item {item[:40]!r}.{did_you_mean(item[:40], self.stock, likeness=0.5)}")
         return self.stock[item]
 
     def refund(self, number: int, amount: int) -> None:

@@ -79,7 +79,9 @@ class Database:
     def describe(self, table: str) -> str:
         """The columns of a table with their types. Raises :class:`ToolError` when there is no such table."""
         if table not in self.columns:
-            raise ToolError(f"no table {table[:40]!r}; list_tables lists them.{did_you_mean(table[:40], self.columns)}")
+            raise ToolError(
+                f"no table {table[:40]!r}; list_tables lists them.{did_you_mean(table[:40], self.columns, likeness=0.5)}"
+            )
         return self.columns[table]
 
     def query(self, text: str) -> str:

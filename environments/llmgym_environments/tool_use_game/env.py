@@ -89,7 +89,9 @@ class ToolUseGameEnv(NumberAnswerEnv):
     async def lookup(self, key: str) -> str:
         """Get the number of a key."""
         if key not in self._facts:
-            raise ToolError(f"no key {key[:40]!r}; list_fact_keys lists them.{did_you_mean(key[:40], self._facts)}")
+            raise ToolError(
+                f"no key {key[:40]!r}; list_fact_keys lists them.{did_you_mean(key[:40], self._facts, likeness=0.5)}"
+            )
         self._lookups += 1
         return str(self._facts[key])
 
