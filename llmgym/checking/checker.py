@@ -61,7 +61,8 @@ def check_env(
 
     Raises:
         ConfigError: ``env`` is none of these, or ``episodes`` or ``timeout_s`` is no positive number.
-        TaskError: The environment has no tasks, and none are given.
+        TaskError: The environment has no tasks and none are given, or has no such split or option; or there is no such
+            file of tasks, or a line of it is no task.
         UnknownEnvironmentError: No such environment.
     """
     checker = Checker(

@@ -67,6 +67,9 @@ def check_tasks(
 
     Returns:
         The tasks of ``split``, empty when they cannot be used, and what was looked at.
+
+    Raises:
+        TaskError: There is no such split, option or task file, or a line of the file is no task.
     """
     if tasks is not None:
         shown = str(tasks) if isinstance(tasks, str | Path) else "the given tasks"
@@ -98,8 +101,10 @@ def _load(lab: Lab, load: Callable[[], list[Task]], sent: str, may_be_missing: b
     sent = f"load {sent}"
     if isinstance(outcome.error, DuplicateTaskError):
         lab.findings.add("duplicate-task-ids", sent=sent, got=str(outcome.error))
-    elif isinstance(outcome.error, TaskError) and may_be_missing:
-        return None
+    elif isinstance(outcome.error, TaskError):  # no such split, option or file: nothing is wrong with the environment
+        if may_be_missing:
+            return None
+        raise outcome.error
     elif outcome.error is not None:
         lab.findings.add("tasks-fail", sent=sent, got=describe_error(outcome.error))
     elif outcome.trouble is not None:

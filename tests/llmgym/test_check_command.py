@@ -85,6 +85,9 @@ def test_task_options_reach_the_tasks(capsys):
         ([f"{ZOO_FILE}:Right"], "has no tasks of its own; give some, such as --tasks"),
         (["CalculatorMath-v0", "--task-option", "level"], "NAME=VALUE"),
         (["CalculatorMath-v0", "--episodes", "0"], "must be positive"),
+        (["CalculatorMath-v0", "--split", "nope"], "unknown split 'nope'; allowed are train, val, test."),
+        (["CalculatorMath-v0", "--task-option", "levle=1"], "allowed are level, count, seed. Did you mean 'level'?"),
+        (["CalculatorMath-v0", "--task-option", "level=9"], "unknown level '9'; allowed are"),
     ],
 )
 def test_what_cannot_be_checked_exits_with_2(arguments, said, capsys):

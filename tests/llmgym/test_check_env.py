@@ -167,11 +167,6 @@ def test_duplicate_ids_in_a_file_are_a_finding(tmp_path):
     assert [finding.code for finding in report.findings] == ["duplicate-task-ids"]
 
 
-def test_a_missing_task_file_is_a_finding(tmp_path):
-    report = check(zoo.Right, tmp_path / "none.jsonl")
-    assert [finding.code for finding in report.findings] == ["tasks-fail"]
-
-
 def test_a_hang_on_one_hostile_action_leaves_the_other_checks_running():
     report = check(zoo.HangingOnText, timeout_s=0.5)
     assert statuses(report)["hostile-actions"] is Status.NOT_CHECKED
@@ -232,6 +227,10 @@ def test_what_cannot_be_checked_is_refused():
         llmgym.check_env("Nope")
     with pytest.raises(TaskError, match="give some"):
         llmgym.check_env(zoo.Right)
+    with pytest.raises(TaskError, match=r"Zoo-v0 has no split 'nope'; it has train, val\."):
+        llmgym.check_env(entry({"train": zoo.TASKS, "val": zoo.TASKS}), split="nope")
+    with pytest.raises(TaskError, match="there is no task file"):
+        llmgym.check_env(zoo.Right, "none.jsonl")
     with pytest.raises(ConfigError, match="fresh one"):
         llmgym.check_env(zoo.Right(), zoo.TASKS)
     with pytest.raises(ConfigError, match="episodes"):
