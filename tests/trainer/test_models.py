@@ -22,8 +22,19 @@ def test_a_run_folder_stands_for_its_last_checkpoint(tmp_path):
 
 def test_a_run_without_a_checkpoint(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
+    with pytest.raises(ConfigError, match="holds no checkpoint: a run writes one every save_steps steps"):
         resolve_model(str(tmp_path), 0)
+
+
+def test_a_folder_that_is_none_of_a_model(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no model: there is neither config\.json nor adapter_config\.json"):
+        resolve_model(str(tmp_path), 0)
+    for file in ("episodes.jsonl", "settings.json", "report.json"):
+        (tmp_path / file).touch()
+    with pytest.raises(ConfigError, match=r"is the folder of an evaluation, with episodes and no model.*one of its checkpoints"):
+        resolve_model(str(tmp_path), 0)
+    (tmp_path / "config.json").touch()
+    assert resolve_model(str(tmp_path), 0) == str(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/model", "~/nowhere", "a/b/c"])

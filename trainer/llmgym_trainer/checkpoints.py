@@ -45,7 +45,10 @@ def last_checkpoint(run: Path) -> Path:
     """
     found = checkpoints(run)
     if not found:
-        raise ConfigError(f"the run folder {str(run)!r} holds no checkpoint")
+        raise ConfigError(
+            f"the run folder {str(run)!r} holds no checkpoint: a run writes one every save_steps steps and one at its end. "
+            "Give a run that has one, or begin this one again under another run_name"
+        )
     return found[-1]
 
 

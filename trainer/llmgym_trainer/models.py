@@ -15,8 +15,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import CONFIG_NAME
 
 from llmgym.errors import ConfigError, UnknownEnvironmentError
+from llmgym.evaluation_folder import EPISODES_FILE, SETTINGS_FILE
 from llmgym.registry import find
 from llmgym_trainer.checkpoints import last_checkpoint
 from llmgym_trainer.codec import Codec, load_chat_template
@@ -37,6 +39,9 @@ def resolve_model(name: str, seed: int, env_id: str = "") -> str:
         seed: Seed of a built-in model's warm-up.
         env_id: The environment whose scripted expert a built-in model learns from. One without an expert, or none,
             stands for ToolUseGame-v0.
+
+    Raises:
+        ConfigError: There is no such folder, or no model in it.
     """
     if name in ("tiny", "smollm2"):
         has_expert = _has_expert(env_id)
@@ -52,6 +57,13 @@ def resolve_model(name: str, seed: int, env_id: str = "") -> str:
         return str(last_checkpoint(path))
     if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"there is no model directory {name!r}")
+    if path.is_dir() and not any((path / file).is_file() for file in (CONFIG_NAME, ADAPTER_FILE)):
+        is_evaluation = (path / EPISODES_FILE).is_file() or (path / SETTINGS_FILE).is_file()
+        what = "is the folder of an evaluation, with episodes and no model" if is_evaluation else "holds no model"
+        raise ConfigError(
+            f"{name!r} {what}: there is neither {CONFIG_NAME} nor {ADAPTER_FILE} in it. Give the folder of a training run, "
+            "one of its checkpoints, a model directory, a hub name, 'tiny' or 'smollm2'"
+        )
     return name
 
 
