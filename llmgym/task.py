@@ -11,6 +11,8 @@ from typing import Any
 
 from llmgym.errors import DuplicateTaskError, TaskError, did_you_mean
 
+_A_LINE = '{"prompt": "What is 2 + 3?", "target": "5"}, with "metadata" and "id" where needed'
+
 
 @dataclass(frozen=True)
 class Task:
@@ -89,8 +91,13 @@ def load_tasks(path: str | Path) -> list[Task]:
             continue
         try:
             tasks.append(Task.from_json(json.loads(line)))
-        except (ValueError, RecursionError) as error:
+        except TaskError as error:
             raise TaskError(f"{path}:{number}: {error}") from error
+        except (ValueError, RecursionError) as error:
+            why = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+            raise TaskError(
+                f"{path}:{number}: {line.strip()[:60]!r} is no JSON ({why}); a line looks like {_A_LINE}"
+            ) from error
     if not tasks:
         raise TaskError(f"the task file {str(path)!r} holds no task")
     check_unique_ids(tasks)

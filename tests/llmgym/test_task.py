@@ -59,8 +59,12 @@ def test_a_file_written_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"tasks.jsonl:2: .*Expecting"),
-        ("[" * 100_000, r"tasks.jsonl:2: "),
+        (
+            " What is 2 + 3?",
+            r"""tasks.jsonl:2: 'What is 2 \+ 3\?' is no JSON \(Expecting value, column 2\); a line looks like {"prompt": "What """,
+        ),
+        ("{" + "x" * 100, r"tasks.jsonl:2: '{x{59}' is no JSON \(Expecting property name .*, column 2\)"),
+        ("[" * 100_000, r"tasks.jsonl:2: '\[{60}' is no JSON \("),
         ('"text"', "tasks.jsonl:2: a task is a JSON object with a 'prompt'"),
         ('{"target": 1}', r"tasks.jsonl:2: a task needs a 'prompt'; got the fields \['target'\]"),
         ('{"prompt": "p", "targett": 1}', "tasks.jsonl:2: unknown task field 'targett'.*Did you mean 'target'?"),

@@ -31,7 +31,9 @@ def test_a_folder_that_is_none_of_a_model(tmp_path):
         resolve_model(str(tmp_path), 0)
     for file in ("episodes.jsonl", "settings.json", "report.json"):
         (tmp_path / file).touch()
-    with pytest.raises(ConfigError, match=r"is the folder of an evaluation, with episodes and no model.*one of its checkpoints"):
+    with pytest.raises(
+        ConfigError, match=r"is the folder of an evaluation, with episodes and no model.*one of its checkpoints"
+    ):
         resolve_model(str(tmp_path), 0)
     (tmp_path / "config.json").touch()
     assert resolve_model(str(tmp_path), 0) == str(tmp_path)
