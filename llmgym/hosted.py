@@ -7,7 +7,8 @@ What becomes of an answer, in the order of the checks:
    and its episode is an ERROR, when the endpoint answered others meanwhile, and after a timeout or HTTP 500 (some
    servers answer so to a reply of the model that they cannot parse), unless it is the third such request in a row.
 2. An error text on the context length: CONTEXT_OVERFLOW. One on filtered content: PARSE_FAILURE.
-3. HTTP 401, 402, 404, a spent quota, or an error text on tools before any answer: the endpoint is lost at once.
+3. HTTP 401, 402, 404, 405, a spent quota, or, before any answer, a web page in place of one or an error text on tools:
+   the endpoint is lost at once.
 4. Any other error: the episode is an ERROR.
 5. ``finish_reason`` "content_filter": PARSE_FAILURE. "length": CONTEXT_OVERFLOW; the text is kept.
 6. Malformed by :func:`llmgym.messages.malformed_reason`, the policy of training: PARSE_FAILURE; the text is kept.
@@ -53,6 +54,7 @@ _CONTEXT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _FILTERED = re.compile(r"content[ _](filter|policy|management policy)|flagged|moderation", re.IGNORECASE)
+_TITLE = re.compile(r"<title>([^<]*)</title>", re.IGNORECASE)
 _TOOLS = re.compile(r"\btools?\b|tool[_-](choice|calls?|use)|function[ _-]call", re.IGNORECASE)
 
 # Left in the text by a server without a parser for reasoning.
@@ -143,10 +145,12 @@ class HostedSource(PolicySource):
     @property
     def provenance(self) -> dict[str, Any]:
         """Model, address without user and query, and temperature."""
-        url = self._url
-        port = f":{url.port}" if url.port else ""
-        address = f"{url.scheme}://{url.hostname}{port}{url.path}"
-        return {"policy": "hosted", "model": self.name, "base_url": address, "temperature": self._temperature}
+        return {"policy": "hosted", "model": self.name, "base_url": self._address, "temperature": self._temperature}
+
+    @property
+    def _address(self) -> str:
+        port = f":{self._url.port}" if self._url.port else ""
+        return f"{self._url.scheme}://{self._url.hostname}{port}{self._url.path}"
 
     def policy(self, task: Task, *, episode_index: int, seed: int, limits: EpisodeLimits) -> HostedPolicy:
         return HostedPolicy(self, limits, seed=derive_seed(seed, task.id, episode_index))
@@ -242,7 +246,10 @@ class HostedSource(PolicySource):
         except (ValueError, RecursionError):
             completion = None
         if _choice(completion) is None:
-            said = self._clean(_error_text(raw.http_response.text))
+            response = raw.http_response
+            said = self._clean(_error_text(response.text))
+            if response.headers.get("content-type", "").startswith("text/html") and not self._answers:
+                return _Failure(f"{where} answered with a web page", said, status=200)
             return _Failure(f"{where} answered with no chat completion", said, status=502)
         found: dict[str, Any] = completion
         return found
@@ -250,7 +257,13 @@ class HostedSource(PolicySource):
     def _settle(self, failure: _Failure, body: dict[str, Any]) -> PolicyTurn | None:
         """Turn an error that would only come again into a turn or an exception; None: asked otherwise, it may work."""
         text, said, status = failure.text, failure.said, failure.status
-        if status not in (401, 402, 429) and _CONTEXT.search(said):
+        if status in (401, 402, 429):
+            self._lose(text)
+        if status in (200, 404, 405):
+            asked = f"{self._address.rstrip('/')}/chat/completions"
+            name = ", and is the model's name right" if status == 404 else ""
+            self._lose(f"{text} (asked {asked}: does the base URL end as the endpoint wants it, often in /v1{name}?)")
+        if _CONTEXT.search(said):
             return PolicyTurn(stop=StopReason.CONTEXT_OVERFLOW, detail=text)
         if status in (400, 403, 422) and _FILTERED.search(said):
             return PolicyTurn(stop=StopReason.PARSE_FAILURE, detail=text)
@@ -260,9 +273,7 @@ class HostedSource(PolicySource):
         if status in (400, 422) and "seed" in body and re.search(r"\bseed\b", said):
             self._sends_seed = False
             return None
-        if status == 404:
-            text += " (is the model's name right, and does the base URL end as the endpoint wants it, often in /v1?)"
-        if status in (401, 402, 404, 429) or (status == 403 and not self._answers):
+        if status == 403 and not self._answers:
             self._lose(text)
         called = any(message["role"] == "tool" or "tool_calls" in message for message in body["messages"])
         if "tools" in body and not called and not self._answers and _TOOLS.search(said):
@@ -405,7 +416,8 @@ def _error_text(body: str) -> str:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return body or "an empty body"
+        title = _TITLE.search(body)
+        return title[1].strip() if title else body or "an empty body"
     for key in ("error", "detail"):
         if isinstance(value, dict) and value.get(key):
             value = value[key]

@@ -292,6 +292,33 @@ def test_an_endpoint_that_refuses_everything_is_lost_at_once(reply):
     assert reply.body["error"]["message"] in str(source.lost)
 
 
+PAGE = b"<!doctype html><title> A search engine </title>on the context length of tools"
+HTML = {"Content-Type": "text/html; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(200, PAGE, HTML), "answered with a web page: A search engine (asked {url}/chat/completions: does"),
+        (Reply(404, PAGE, HTML), "answered HTTP 404: A search engine (asked {url}/chat/completions: does"),
+        (error(405, "POST?"), "answered HTTP 405: POST? an_error (asked {url}/chat/completions: does"),
+    ],
+)
+def test_a_wrong_address_is_lost_at_once_and_named(reply, said):
+    with FaultServer(reply) as server:
+        _, source = play(server)
+        assert len(server.bodies) == 1
+        assert said.format(url=server.url) in str(source.lost)
+    assert "often in /v1" in str(source.lost)
+
+
+def test_a_web_page_of_a_gateway_passes():
+    first = completion("", tool_calls=[call("add", '{"a": 1, "b": 1}')])
+    with FaultServer(Reply(502, PAGE, HTML), first, Reply(200, PAGE, HTML), completion("2")) as server:
+        episode, _ = play(server)
+        assert (episode.reward, len(server.bodies)) == (1.0, 4)
+
+
 def test_a_complaint_about_a_tool_message_is_no_lack_of_tools():
     first = completion("", tool_calls=[call("add", '{"a": 1, "b": 1}')])
     with FaultServer(first, error(400, "a message with role 'tool' must follow tool_calls")) as server:
