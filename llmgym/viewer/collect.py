@@ -104,7 +104,7 @@ def collect(source: Source, token_episodes: int, max_chars: int, token_texts: An
         row = {
             "task": tasks.number(_task(episode), episode.task.id),
             "phase": phases.number(_cut(str(phase), 40) if phase is not None else ""),
-            "step": step if isinstance(step, int) else None,
+            "step": _counted(step, phase),
             "group": group_numbers.setdefault(group_key, len(group_numbers)),
             "episode_index": episode.episode_index,
             "attempt": given.get("attempt"),
@@ -236,6 +236,14 @@ def _turn_tokens(tokens: TurnTokens) -> dict[str, Any]:
         "finish_reason": _cut(str(tokens.finish_reason), 40),
         "policy_version": tokens.policy_version,
     }
+
+
+def _counted(step: Any, phase: Any) -> int | None:
+    """A step as ``metrics.jsonl`` counts it: an episode is recorded with the updates before it, its line with those after.
+
+    A validation makes no update.
+    """
+    return step + str(phase).startswith("train") if isinstance(step, int) else None
 
 
 def _task(episode: Episode) -> dict[str, Any]:

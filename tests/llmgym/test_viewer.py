@@ -47,7 +47,7 @@ def test_the_index_of_a_training_run(tmp_path):
     assert index["phases"] == ["val", "train0"]
     columns = index["columns"]
     assert columns["task"] == [0, 1, 1, 2, 2, 2, 2, 2, 2]
-    assert columns["step"] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert columns["step"] == [0, 1, 1, 1, 1, 2, 2, 2, 2]  # as in metrics.jsonl
     assert columns["group"] == [0, 1, 1, 2, 2, 3, 3, 4, 4]  # rose was drawn twice in step 1
     assert columns["reward"] == [0, 1, 0, 0, 0, 1, 0, 0, 1]
     assert columns["advantage"] == [None, 0.7, -0.7, 0, 0, 0.7, -0.7, -0.7, 0.7]

@@ -223,7 +223,7 @@ def test_filters_and_orders(browser, tmp_path):
     assert listed() == "1 episode"
     choose("reward", "")
     choose("phase", "")
-    choose("from", "1")
+    choose("from", "2")
     browser.wait("document.querySelectorAll('.row').length === 4")
     choose("order", "best first")
     assert [text[0] for text in texts(browser, ".row .badge")] == ["1", "1", "0", "0"]
@@ -231,6 +231,63 @@ def test_filters_and_orders(browser, tmp_path):
     assert listed() == "2 groups, 4 episodes"
     browser.click(".modes button", "tasks")
     assert listed() == "1 task, 4 episodes"
+    assert_quiet(browser)
+
+
+def test_steps_are_counted_as_in_the_metrics(browser, tmp_path):
+    open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html")
+
+    def tips(title, shape):
+        """The labels under the pointer on a chart, from left to right."""
+        return browser.evaluate(
+            f"(() => {{ const chart = [...document.querySelectorAll('figure')].find((one) => one.querySelector('b').textContent === {title!r});"
+            f"return [...chart.querySelectorAll({shape!r})].map((one) => {{ const box = one.getBoundingClientRect();"
+            "one.dispatchEvent(new MouseEvent('mousemove', {bubbles: true, clientX: box.x + box.width / 2, clientY: box.y + 1}));"
+            "return document.querySelector('#tip').textContent; }); })()"
+        )
+
+    assert tips("reward", "circle.c0") == ["step 1: training 0.25", "step 2: training 0.5, validation 1"]
+    assert tips("stops in training", "rect") == [
+        "step 1: terminated 100 % of 4 episodes",
+        "step 2: terminated 50 % of 4 episodes",
+        "step 2: max_turns 50 % of 4 episodes",
+    ]
+    assert tips("stops in validation", "rect") == ["step 0: terminated 100 % of 1 episode"]
+    browser.click("#tab-browse")
+    steps = [text.split(" · ")[0] for text in texts(browser, ".row .where")]
+    assert steps == ["val 0"] + ["step 1"] * 4 + ["step 2"] * 4
+    browser.click(".row", "What is lily?")
+    wait_for(browser, "episode")
+    assert texts(browser, "#detail .pairs .pair")[0] == "step1"
+    browser.click("#detail button", "side by side")
+    wait_for(browser, "group")
+    assert "step1" in texts(browser, "#detail .head .pair")
+
+
+def test_what_a_filter_removes_is_shown_no_longer(browser, tmp_path):
+    open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html", token_episodes=6)
+    browser.click("#tab-browse")
+    wait_for(browser, "episode")
+    assert texts(browser, "#detail .id") == ["fern"]  # the first, of the validation, has no tokens
+    browser.click("#filter-tokens")
+    browser.wait("document.querySelector('#detail .id').textContent === 'lily'")
+    assert texts(browser, ".row.selected .prompt") == ["What is lily?"]
+    browser.click(".row", "What is rose?")
+    browser.wait("document.querySelector('#detail .id').textContent === 'rose'")
+    browser.type("#filter-text", "ros")  # rose passes, so it stays
+    browser.wait("document.querySelectorAll('.row').length === 4")
+    assert texts(browser, "#detail .id") == ["rose"]
+    browser.click("#detail button", "this task")
+    wait_for(browser, "task")
+    browser.type("#filter-text", "y bush")
+    wait_for(browser, "nothing")
+    assert texts(browser, "#detail") == ["No episode passes these filters."]
+    assert texts(browser, ".row") == []
+    browser.click("#filter-tokens")
+    browser.evaluate(
+        "(() => { const one = document.querySelector('#filter-text'); one.value = ''; one.dispatchEvent(new Event('input')); })()"
+    )
+    browser.wait("document.querySelector('#detail .id')?.textContent === 'fern'")
     assert_quiet(browser)
 
 

@@ -70,7 +70,17 @@ function refresh() {
   controls.count.textContent = `${plural(items.length, filters.mode.slice(0, -1))}${filters.mode === "episodes" ? "" : `, ${plural(passing.length, "episode")}`} of ${number(count)}${rewards.length ? ` · mean reward ${number(mean(rewards))}` : ""}`;
   controls.chip.replaceChildren(...(filters.task === null ? [] : [button(`task ${index.tasks[filters.task].id} ✕`, "chip", () => browse({ task: null }))]));
   byId("list").scrollTop = 0;
-  drawRows();
+  if (isListed(selected)) drawRows();
+  else if (items.length) select(items[0].kind, items[0].id);
+  else selectNothing();
+}
+
+// Whether an episode of what is shown on the right passes the filters.
+function isListed(shown) {
+  if (!shown) return false;
+  const column = { group: col.group, task: col.task }[shown.kind];
+  for (let episode = 0; episode < count; episode++) if ((column ? column[episode] : episode) === shown.id && passes(episode)) return true;
+  return false;
 }
 
 function drawRows() {
@@ -121,6 +131,13 @@ function select(kind, id) {
   if (kind === "episode") showEpisode(id, false);
   else if (kind === "group") showGroup(id);
   else showTask(id);
+}
+
+function selectNothing() {
+  selected = null;
+  drawRows();
+  ask();
+  show("nothing", el("p", "notice", "No episode passes these filters."));
 }
 
 function move(by) {

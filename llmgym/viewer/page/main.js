@@ -42,7 +42,6 @@ async function main() {
   showOverview();
   browse({});
   showTab(col.step || index.report ? "overview" : "browse");
-  if (count) select("episode", 0);
   document.documentElement.dataset.ready = "yes";
 }
 
