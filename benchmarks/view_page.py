@@ -1,10 +1,11 @@
 """Measures the page of ``llmgym view``: size and time to write it, to load it, to filter and to search it.
 
-    python benchmarks/view_page.py --episodes 10000 --out page-bench
+    python benchmarks/view_page.py --episodes 10000
 
 Episodes are of the size that a language model of some billion parameters makes: six turns, results of some hundred
 words of a vocabulary drawn at random (which compresses worse than prose), and 2,000 tokens. With ``--run FOLDER`` it
-takes those of a run instead. Needs the Debian package chromium.
+takes those of a run instead. What it writes is removed at the end, unless ``--out FOLDER`` is given. Needs the Debian
+package chromium.
 """
 
 from __future__ import annotations
@@ -89,17 +90,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000, metavar="N")
     parser.add_argument("--run", metavar="FOLDER", help="show this run instead")
-    parser.add_argument("--out", type=Path, default=Path("page-bench"), metavar="FOLDER")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep the episodes and the page here")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    run = Path(options.run) if options.run else options.out / "episodes.jsonl"
-    if not options.run and not run.exists():
-        write_episodes(run, episodes(options.episodes))
-    start, cpu = time.perf_counter(), time.process_time()
-    view = write_view(run, options.out / "page.html")
-    print(f"written in {time.perf_counter() - start:.1f} s ({time.process_time() - cpu:.1f} s of CPU): {view}")
-    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile)) as browser:
-        use(browser, view.path)
+    with tempfile.TemporaryDirectory() as folder:
+        out: Path = options.out or Path(folder)
+        run = Path(options.run) if options.run else out / "episodes.jsonl"
+        if not options.run and not run.exists():
+            write_episodes(run, episodes(options.episodes))
+        start, cpu = time.perf_counter(), time.process_time()
+        view = write_view(run, out / "page.html")
+        print(f"written in {time.perf_counter() - start:.1f} s ({time.process_time() - cpu:.1f} s of CPU): {view}")
+        with Browser(Path(folder) / "profile") as browser:
+            use(browser, view.path)
 
 
 def use(browser: Browser, page: Path) -> None:
