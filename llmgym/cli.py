@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 
 import llmgym
@@ -93,7 +94,9 @@ def _list() -> int:
             lines = _describe(find(id))
         except Exception as error:  # noqa: BLE001 - one broken environment must not hide the others
             lines = [f"cannot be shown: {type(error).__name__}: {error}"]
-        print("\n  ".join([id, *lines]))
+        print(id)
+        for line in lines:
+            print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    "))
     return 0
 
 
@@ -108,4 +111,7 @@ def _describe(entry: EnvEntry) -> list[str]:
     about = re.split(r"(?<=[.!?])\s|\n\n", text, maxsplit=1)[0].replace("\n", " ")
     tools = ", ".join(spec["function"]["name"] for spec in environment.tool_specs)
     sizes = ", ".join(f"{split} {len(tasks)}" for split, tasks in by_split.items())
-    return [about, f"tools: {tools or 'none'}", f"tasks: {sizes or 'none'}"]
+    table = page.partition("| level |")[2].partition("\n\n")[0]
+    levels = ", ".join(re.findall(r"^\| (\w+) ", table, re.MULTILINE))
+    of_levels = f" (levels {levels})" if levels else ""
+    return [about, f"tools: {tools or 'none'}", f"tasks: {sizes or 'none'}{of_levels}"]

@@ -26,10 +26,12 @@ def test_list_shows_each_environment_with_its_tools_and_tasks(capsys):
     assert cli.main(["list"]) == 0
     out = capsys.readouterr().out
     assert re.search(
-        r"^ToolUseGame-v0\n  [A-Z].*\n  tools: list_fact_keys, lookup, calculator\n  tasks: train \d+, val \d+, test \d+$",
+        r"^ToolUseGame-v0\n  [A-Z].*\n    .*\.\n  tools: list_fact_keys, lookup, calculator\n"
+        r"  tasks: train \d+, val \d+, test \d+ \(levels 1, 2, 3\)$",
         out,
         re.MULTILINE,
     )
+    assert max(map(len, out.splitlines())) <= 80
     assert [line for line in out.splitlines() if line[0] != " "] == llmgym.registered_ids()
 
 
@@ -37,7 +39,12 @@ class Documented(llmgym.ToolEnv):
     """
     ## Description
     A first sentence that does not
-    fit on one line. And a second one.
+    fit on one line, as it is longer than a terminal is wide. And a second one.
+
+    | level | size |
+    | --- | --- |
+    | 1 | 3 |
+    | easy | 4 |
     """
 
     async def score(self, message):
@@ -51,11 +58,13 @@ def test_list_says_one_sentence_and_survives_an_environment_that_fails(capsys, m
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "A-v0",
-        "  cannot be shown: UnknownEnvironmentError: there is no module 'no_such_module' to take an environment from",
+        "  cannot be shown: UnknownEnvironmentError: there is no module 'no_such_module'",
+        "    to take an environment from",
         "B-v0",
-        "  A first sentence that does not fit on one line.",
+        "  A first sentence that does not fit on one line, as it is longer than a",
+        "    terminal is wide.",
         "  tools: none",
-        "  tasks: none",
+        "  tasks: none (levels 1, easy)",
     ]
 
 

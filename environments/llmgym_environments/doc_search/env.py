@@ -13,7 +13,7 @@ from llmgym_environments.doc_search.index import index_of
 class DocSearchEnv(ToolEnv):
     """
     ## Description
-    A task asks for one fact of a made-up encyclopedia; the policy searches it, opens pages, and answers.
+    A task asks for one fact of a made-up encyclopedia; the policy searches its BM25 index, opens pages, and answers.
 
     An encyclopedia has 96 pages: 60 people, 16 towns, and 20 tales, which tell of real people what is not so. People
     share first and last names; pages name other people and towns in passing. There are 64 encyclopedias with different

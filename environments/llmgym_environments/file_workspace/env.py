@@ -12,8 +12,8 @@ from llmgym_environments.file_workspace.tree import Tree, page
 class FileWorkspaceEnv(ToolEnv):
     """
     ## Description
-    A task asks for changes to a small tree of text files: find the right ones, move them, edit them, and spoil no other.
-    The tree lives in memory; no path reaches the machine's own files.
+    A task asks for changes to a small tree of text files, kept in memory: find the right ones, move them, edit them, and
+    spoil no other. No path reaches the machine's own files.
 
     | level | files | request, for example |
     | --- | --- | --- |

@@ -16,7 +16,8 @@ MAX_SHOWN_CHARS = 2_000
 class PythonLabEnv(ToolEnv):
     """
     ## Description
-    A task asks for a Python function; the policy writes it, tries it, reads the errors, mends it, and submits it once.
+    A task asks for a Python function; the policy writes it, tries it in a sandboxed interpreter, reads the errors, mends
+    it, and submits it once.
 
     | level | question |
     | --- | --- |

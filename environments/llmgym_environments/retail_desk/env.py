@@ -20,7 +20,8 @@ RULES = (
 class RetailDeskEnv(ToolEnv):
     """
     ## Description
-    A customer wants a refund, an exchange or a cancellation; the policy asks, looks the order up, and acts by the rules.
+    A customer, who is scripted, wants a refund, an exchange or a cancellation; the policy asks, looks the order up, and
+    changes the store by the rules.
 
     What the rules forbid has to be refused, with the reason, however the customer pushes. The store does what it is
     told, forbidden or not; it prevents only what is impossible.

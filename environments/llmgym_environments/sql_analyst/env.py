@@ -14,7 +14,7 @@ from llmgym_environments.sql_analyst.database import Database
 class SqlAnalystEnv(ToolEnv):
     """
     ## Description
-    A task asks a question about a database that the policy does not know: it explores, queries, and answers.
+    A task asks a question about an SQLite database that the policy does not know: it explores, queries, and answers.
     Schemas and rows are generated: what they are about, the names of keys and links, all numbers.
 
     | level | tables | rows | question, for example | answer |
