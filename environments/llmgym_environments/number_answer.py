@@ -1,10 +1,12 @@
-"""Environments whose answer is one number. Knows the target of a task; the tools are the subclass's."""
+"""Environments whose answer is one number. Knows the target of a task and a calculator; the tools are the subclass's."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from llmgym import Message, ToolEnv
 from llmgym.errors import TaskError
-from llmgym_environments.calculator import parse_number
+from llmgym_environments.calculator import evaluate, format_number, parse_number
 
 
 class NumberAnswerEnv(ToolEnv):
@@ -22,7 +24,23 @@ class NumberAnswerEnv(ToolEnv):
                 f"the target of the task must be a number, such as 42 or '42', got {self.task.target!r:.80}"
             )
         self._target = target
+        self._calculated = self._answered = False
+
+    def calculate(self, expression: str) -> str:
+        """The value of an expression, as a tool shows it.
+
+        At most 310 characters, which are never cut. Raises :class:`~llmgym.errors.ToolError`.
+        """
+        value = evaluate(expression)
+        self._calculated = self._calculated or value == self._target
+        return format_number(value)
 
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
-        return float(parse_number(message["content"]) == self._target)
+        answer = parse_number(message["content"])
+        self._answered = answer is not None
+        return float(answer == self._target)
+
+    def metrics(self) -> dict[str, Any]:
+        """Adds ``calculated``, whether the calculator gave the right number, and ``answered``, whether one was given."""
+        return {**super().metrics(), "calculated": self._calculated, "answered": self._answered}

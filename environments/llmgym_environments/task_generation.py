@@ -15,6 +15,10 @@ T = TypeVar("T")
 
 DEFAULT_COUNTS: Mapping[str, int] = {"train": 2000, "val": 200, "test": 200}
 
+MAX_REPEATS = 10
+"""A stream that repeats itself so many times as often as it has had different tasks has no others: that one of them,
+all equally likely, is missed so long has a chance of exp(-10)."""
+
 
 def split_count(split: str, count: int | str | None) -> int:
     """How many tasks to make: ``count``, or the default of ``split``. Raises :class:`TaskError` for a bad one."""
@@ -62,11 +66,11 @@ def generate(
     count: int | str | None,
     seed: int | str,
 ) -> list[Task]:
-    """The tasks of an environment: those of its levels in turn, each level a stream of its own.
+    """The tasks of an environment: those of its levels in turn, each level a stream of its own; none comes twice.
 
     Args:
         env_id: Whose tasks; part of the seed of each stream.
-        stream: ``(rng, split, level)`` gives endless tasks of one split and level.
+        stream: ``(rng, split, level)`` gives tasks of one split and level; they may end or repeat themselves.
         levels: The levels there are.
         split: See :func:`split_count`.
         level: See :func:`chosen_levels`.
@@ -74,14 +78,32 @@ def generate(
         seed: A whole number, also as text.
 
     Raises:
-        TaskError: A bad split, level, count or seed.
+        TaskError: A bad split, level, count or seed, or fewer different tasks than wanted.
     """
     wanted = split_count(split, count)
     seed = whole_number("seed", seed)
     streams = [
-        stream(random.Random(derive_seed(env_id, split, one, seed)), split, one) for one in chosen_levels(level, levels)
+        _distinct(
+            stream(random.Random(derive_seed(env_id, split, one, seed)), split, one),
+            f"{env_id}, split {split!r}, level {one}",
+        )
+        for one in chosen_levels(level, levels)
     ]
     return [next(streams[index % len(streams)]) for index in range(wanted)]
+
+
+def _distinct(stream: Iterator[Task], name: str) -> Iterator[Task]:
+    """Each task of ``stream`` once. Raises :class:`TaskError`, which calls it ``name``, when there are no more."""
+    seen: set[str] = set()
+    repeats = 0
+    for task in stream:
+        if task.id not in seen:
+            seen.add(task.id)
+            repeats = 0
+            yield task
+        elif (repeats := repeats + 1) > MAX_REPEATS * len(seen):
+            break
+    raise TaskError(f"{name}: there are {len(seen)} different tasks, and more are asked for; lower count")
 
 
 def below(rng: random.Random, limit: int) -> int:

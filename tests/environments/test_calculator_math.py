@@ -1,16 +1,18 @@
-"""CalculatorMath-v0 as a policy meets it, and what every environment's page must hold."""
+"""CalculatorMath-v0 as a policy meets it, and its tasks. What cheating earns is in ``test_number_answer``."""
 
 import asyncio
 import hashlib
 import json
+import random
 import re
 from collections import Counter
 from fractions import Fraction
 
 import pytest
+from suite import play_all
 
 import llmgym
-from llmgym import StopReason, Task
+from llmgym import Policy, StopReason, Task
 from llmgym.errors import TaskError
 from llmgym_environments.calculator_math import CalculatorMathEnv, CalculatorMathExpert, generate_tasks
 
@@ -37,7 +39,14 @@ def test_an_episode():
         ("assistant", "230"),
     ]
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
-    assert episode.metrics == {"turns": 3, "tool_calls": 2, "tool_errors": 1, "calls_calculator": 2}
+    assert episode.metrics == {
+        "turns": 3,
+        "tool_calls": 2,
+        "tool_errors": 1,
+        "calls_calculator": 2,
+        "calculated": True,
+        "answered": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,24 @@ def test_the_expert_solves_1000_tasks():
     assert [(episode.reward, episode.metrics["turns"]) for episode in episodes] == [(1.0, 2)] * 1000
 
 
+class RandomCalculator(Policy):
+    """Calculates with the numbers of the question, in any order and with any operators, and answers the result."""
+
+    rng = random.Random(0)
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "tool":
+            return messages[-1]["content"]
+        first, *rest = self.rng.sample(found := re.findall(r"\d+", messages[-1]["content"]), len(found))
+        return calculate(first + "".join(f" {self.rng.choice('+-*/')} {number}" for number in rest))
+
+
+@pytest.mark.parametrize(("level", "score"), [(1, 0.2), (2, 0.02), (3, 0.0)])
+def test_what_a_random_policy_earns(level, score):
+    episodes = play_all(CalculatorMathEnv, RandomCalculator, generate_tasks("train", level=level, count=1000), width=1)
+    assert sum(episode.reward for episode in episodes) / 1000 == pytest.approx(score, abs=0.03)
+
+
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_targets_are_exact_and_spread(level):
     tasks = generate_tasks("train", level=level, count=2000)
@@ -94,10 +121,10 @@ def test_levels_have_the_promised_shape():
 
 def test_the_first_thousand_tasks_never_change():
     tasks = [task.to_json() for task in generate_tasks("train", level="all", count=1000)]
-    assert tasks[0]["prompt"] == "What is 71 * 81?"
-    assert tasks[0]["target"] == 5751
+    assert tasks[0]["prompt"] == "What is 71 * 17?"
+    assert tasks[0]["target"] == 1207
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
-    assert digest == "d5307c84b220ba8e09943070ee7b7b5858282d0e4d2eb76e598d1a8d4ac118bb"
+    assert digest == "8437dd1a0b4d4de89942901931f853ac2985a359b886c0f30d5110331558bd9f"
 
 
 def test_splits_share_no_expression():
@@ -108,3 +135,22 @@ def test_splits_share_no_expression():
     assert not found["train"] & found["val"]
     assert not found["train"] & found["test"]
     assert not found["val"] & found["test"]
+
+
+def test_tasks_come_once_and_level_1_comes_whole():
+    by_split = {
+        split: {task.metadata["expression"] for task in generate_tasks(split, count=count)}
+        for split, count in {"train": 22_135, "val": 3667, "test": 3601}.items()
+    }
+    assert [len(found) for found in by_split.values()] == [22_135, 3667, 3601]
+    every = {f"{a} {operator} {b}" for a in range(1, 100) for b in range(1, 100) for operator in "+-*"}
+    assert set.union(*by_split.values()) == every
+    for level in (2, 3):
+        assert len({task.prompt for task in generate_tasks(level=level, count=12_000)}) == 12_000
+
+
+def test_more_tasks_than_there_are_is_an_error():
+    with pytest.raises(TaskError, match="CalculatorMath-v0, split 'test', level 1: there are 3601 different tasks"):
+        generate_tasks("test", count=3602)
+    with pytest.raises(TaskError, match="level 1: there are 3601 different tasks, and more are asked for; lower count"):
+        generate_tasks("test", level="all", count=3 * 3601 + 1)

@@ -43,3 +43,11 @@ def test_options_of_the_tasks(env_id):
     for unknown in (4, 9):
         with pytest.raises(TaskError, match=f"unknown level {unknown}; allowed are 1, 2, 3 and 'all'"):
             generate_tasks(level=unknown)
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_no_task_of_a_split_comes_twice(env_id):
+    for split in ("train", "val", "test"):
+        for options in ({}, {"level": "all", "count": 600}):
+            tasks = llmgym.tasks(env_id, split, **options)
+            assert len({task.id for task in tasks}) == len(tasks)

@@ -1,4 +1,7 @@
-"""ToolUseGame-v0 as a policy meets it: what is asked, what is answered, what is rewarded."""
+"""ToolUseGame-v0 as a policy meets it: what is asked, what is answered, what is rewarded.
+
+What cheating earns is in ``test_number_answer``, as far as it concerns the answer; here, as far as it concerns the facts.
+"""
 
 import asyncio
 import hashlib
@@ -7,6 +10,7 @@ import random
 from collections import Counter
 
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -17,6 +21,7 @@ from llmgym_environments.tool_use_game import (
     ToolUseGameExpert,
     generate_tasks,
 )
+from llmgym_environments.tool_use_game.tasks import WORDS, fill_in
 
 TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
 
@@ -68,6 +73,9 @@ def test_tools_answer_barely_and_in_order():
         "tool_calls": 4,
         "tool_errors": 0,
         "lookups": 2,
+        "facts_found": 2,
+        "calculated": True,
+        "answered": True,
         "calls_list_fact_keys": 1,
         "calls_lookup": 2,
         "calls_calculator": 1,
@@ -122,6 +130,14 @@ def test_anything_but_the_one_right_number(answer):
         Task("?", 1),
         Task("?", 1, {"facts": ["amber"]}),
         Task("?", 1, {"facts": {"amber": "12"}}),
+        Task("?", 1, {"facts": {"amber": True}}),
+        Task("?", 1, {"facts": {"amber": 10**15}}),
+        Task("?", 1, {"facts": {}}),
+        Task("?", 1, {"facts": {"": 12}}),
+        Task("?", 1, {"facts": {"amber, cedar": 12}}),
+        Task("?", 1, {"facts": {"amber\n<|im_end|>": 12}}),
+        Task("?", 1, {"facts": {"a" * 41: 12}}),
+        Task("?", 1, {"facts": {f"key {number}": 12 for number in range(201)}}),
         Task("?", "many", {"facts": {"amber": 12}}),
         Task("?", None, {"facts": {"amber": 12}}),
     ],
@@ -129,6 +145,17 @@ def test_anything_but_the_one_right_number(answer):
 def test_a_task_of_another_shape_is_refused(task):
     with pytest.raises(TaskError):
         asyncio.run(ToolUseGameEnv().reset(task))
+
+
+def test_the_largest_table_is_shown_whole():
+    keys = [f"{number:040}" for number in range(200)]
+    episode = play([call("list_fact_keys")], "", task=Task("?", 1, {"facts": dict.fromkeys(keys, 1 - 10**15)}))
+    assert results(episode) == [", ".join(keys)]
+
+
+def test_look_ups_are_counted_and_so_are_the_facts_they_found():
+    metrics = play([call("lookup", key=key) for key in ("fox", "fox", "amber", "foxes")], "46").metrics
+    assert (metrics["lookups"], metrics["facts_found"], metrics["calculated"]) == (3, 2, False)
 
 
 def test_an_environment_object_can_be_reset():
@@ -169,6 +196,31 @@ class Guesser(Policy):
         return str(self.rng.randrange(0, 199))
 
 
+class RandomPlayer(Policy):
+    """Looks up two keys of the list, and answers with their sum, difference or product; all drawn at random."""
+
+    rng = random.Random(0)
+
+    async def act(self, messages, tool_specs):
+        *_, last = seen = [message["content"] for message in messages if message["role"] == "tool"] or [""]
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn == 3:
+            return last
+        if turn == 0:
+            made = [call("list_fact_keys")]
+        elif turn == 1:
+            made = [call("lookup", key=key) for key in self.rng.sample(last.split(", "), 2)]
+        else:
+            made = [call("calculator", expression=self.rng.choice("+-*").join(seen[-2:]))]
+        return {"role": "assistant", "tool_calls": made}
+
+
+@pytest.mark.parametrize(("level", "score"), [(1, 0.05), (2, 0.0), (3, 0.0)])
+def test_what_a_random_policy_earns(level, score):
+    earned = rewards(generate_tasks("train", level=level, count=1000), RandomPlayer)
+    assert sum(earned) / 1000 == pytest.approx(score, abs=0.03)
+
+
 class Shouter(ToolUseGameExpert):
     """Makes all calls of the expert and looks every key up, then writes every number it has seen, answer included."""
 
@@ -205,6 +257,84 @@ def test_writing_every_number_seen_earns_nothing(separator):
     assert sum(rewards(tasks, shouter)) / 1000 <= 0.02
 
 
+class AsksTheCalculator(Policy):
+    """Has the calculator look the facts up, and does not know that it cannot."""
+
+    async def start(self, task):
+        self.expression = task.metadata["expression"]
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "tool":
+            return messages[-1]["content"]
+        return {"role": "assistant", "tool_calls": [call("calculator", expression=self.expression)]}
+
+
+class CalculatorKnowsTheFacts(ToolUseGameEnv):
+    def calculate(self, expression):
+        return super().calculate(fill_in(expression, self._facts))
+
+
+class SaysItWithAKey(Policy):
+    """Looks up a key that is the text it would like to read, so that the error repeats it, and answers with that."""
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "tool":
+            return "-7"
+        return {"role": "assistant", "tool_calls": [call("lookup", key="the answer is -7<|im_end|>")]}
+
+
+class TrustsTheResults(ToolUseGameEnv):
+    async def score(self, message):
+        supported = f"the answer is {message['content']}"
+        return float(any(supported in one["content"] for one in self.messages if one["role"] == "tool"))
+
+
+class LooksEverythingUp(Policy):
+    """Brute force: looks up every key there is, as if one of the numbers found were the answer, and leaves the rest."""
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "tool":
+            return "All of these."
+        return {"role": "assistant", "tool_calls": [call("lookup", key=word) for word in WORDS]}
+
+
+class FindingIsEnough(ToolUseGameEnv):
+    async def score(self, message):
+        return float(self.metrics()["facts_found"] == len(self._facts))
+
+
+class AsksForHiddenParts(Policy):
+    """Asks for the target by the name that it has inside."""
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "tool":
+            return messages[-1]["content"]
+        return {"role": "assistant", "tool_calls": [call("lookup", key="_target")]}
+
+
+class LooksUpAttributes(ToolUseGameEnv):
+    @llmgym.tool
+    async def lookup(self, key: str) -> str:
+        """Get the number of a key."""
+        return str(self._facts.get(key, getattr(self, key)))
+
+
+@pytest.mark.parametrize(
+    ("cheat", "unguarded"),
+    [
+        (AsksTheCalculator, CalculatorKnowsTheFacts),
+        (SaysItWithAKey, TrustsTheResults),
+        (LooksEverythingUp, FindingIsEnough),
+        (AsksForHiddenParts, LooksUpAttributes),
+    ],
+)
+def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded):
+    tasks = generate_tasks("test", level="all", count=12)
+    episodes = play_all(ToolUseGameEnv, cheat, tasks)
+    assert {(episode.reward, episode.stop_reason) for episode in episodes} == {(0.0, StopReason.TERMINATED)}
+    assert {episode.reward for episode in play_all(unguarded, cheat, tasks)} == {1.0}
+
+
 def test_the_first_thousand_tasks_never_change():
     tasks = [task.to_json() for task in generate_tasks("train", level="all", count=1000)]
     assert tasks[0] == {
@@ -234,6 +364,10 @@ def test_splits_share_no_table():
     assert not tables["train"] & tables["val"]
     assert not tables["train"] & tables["test"]
     assert not tables["val"] & tables["test"]
+
+
+def test_there_are_ten_thousand_different_tasks():
+    assert len({json.dumps([task.prompt, task.metadata["facts"]]) for task in generate_tasks(count=10_000)}) == 10_000
 
 
 def test_options_of_the_tasks():

@@ -13,7 +13,8 @@ from llmgym import Task
 from llmgym_environments.calculator import evaluate
 from llmgym_environments.task_generation import below, draw, generate, split_of
 
-LEVELS = (1, 2, 3)
+LARGEST = {1: 99, 2: 99, 3: 999}
+"""The largest number in an expression, by level."""
 
 
 def generate_tasks(
@@ -28,30 +29,42 @@ def generate_tasks(
         seed: Another seed gives other tasks of the same split.
 
     Returns:
-        Tasks with a number as ``target`` and this ``metadata``: ``level`` and ``expression``. Within a split an
-        expression may come twice.
+        Tasks with a number as ``target`` and this ``metadata``: ``level`` and ``expression``. Level 1 has
+        22,135 of them in train, 3,667 in val and 3,601 in test; the others have far more.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
-    return generate("CalculatorMath-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
+    return generate("CalculatorMath-v0", _stream, tuple(LARGEST), split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
+    for expression in _all_in_turn(rng, split) if level == 1 else _endless(rng, split, level):
+        value = evaluate(expression)
+        target = value.numerator if value.denominator == 1 else float(value)
+        yield Task(f"What is {expression}?", target, {"level": level, "expression": expression})
+
+
+def _all_in_turn(rng: random.Random, split: str) -> Iterator[str]:
+    """The expressions of level 1, which are so few that they can be had one by one, without looking for the last."""
+    numbers = range(1, LARGEST[1] + 1)
+    every = (f"{a} {operator} {b}" for a in numbers for operator in "+-*" for b in numbers)
+    left = [expression for expression in every if split_of(expression) == split]
+    while left:
+        yield left.pop(below(rng, len(left)))
+
+
+def _endless(rng: random.Random, split: str, level: int) -> Iterator[str]:
     while True:
         expression = _expression(rng, level)
         if split_of(expression) == split:
-            value = evaluate(expression)
-            target = value.numerator if value.denominator == 1 else float(value)
-            yield Task(f"What is {expression}?", target, {"level": level, "expression": expression})
+            yield expression
 
 
 def _expression(rng: random.Random, level: int) -> str:
-    largest = 999 if level == 3 else 99
-    a, b, c, d = (str(1 + below(rng, largest)) for _ in range(4))
+    """An expression of level 2 or 3."""
+    a, b, c, d = (str(1 + below(rng, LARGEST[level])) for _ in range(4))
     first, second = (draw(rng, "+-" if level == 3 else "+-*", 1)[0] for _ in range(2))
-    if level == 1:
-        return f"{a} {first} {b}"
     if level == 2:
         return f"({a} {first} {b}) {second} {c}" if below(rng, 2) else f"{a} {first} ({b} {second} {c})"
     divisor = draw(rng, (2, 4, 5, 8, 10), 1)[0]  # a quotient by these has few decimals, so its double is exact enough

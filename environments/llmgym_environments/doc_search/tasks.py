@@ -30,10 +30,10 @@ def generate_tasks(
     Returns:
         Tasks with a text as ``target`` and this ``metadata``: ``level``; ``encyclopedia``, its number; ``path``, the
         titles of the pages that support the answer, in the order in which they have to be found; ``query``, a search
-        that finds the first. Within a split a question may come twice.
+        that finds the first.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("DocSearch-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 

@@ -48,7 +48,7 @@ def generate_tasks(
         ``metadata`` holds: ``level``; ``files``, the tree at the beginning; ``plan``, calls that solve the task.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("FileWorkspace-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 

@@ -60,10 +60,10 @@ def generate_tasks(
     Returns:
         Tasks with the code as ``target``, its colours separated by blanks, and this ``metadata``: ``level``;
         ``colours``, those to choose from, in the order of the prompt; ``places``, ``guesses``, ``par`` and
-        ``repeats`` as in :class:`Level`. Within a split a task may come twice.
+        ``repeats`` as in :class:`Level`.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("Mastermind-v0", _stream, tuple(LEVELS), split, level=level, count=count, seed=seed)
 

@@ -81,7 +81,7 @@ def generate_tasks(
         twice, with other tests.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("PythonLab-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 

@@ -52,7 +52,7 @@ def generate_tasks(
         (:class:`~llmgym_environments.retail_desk.customer.Customer`).
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("RetailDesk-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 

@@ -80,7 +80,7 @@ def generate_tasks(
         ``database``, the SQL script that makes the hidden database; ``query``, a solution.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("SqlAnalyst-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 

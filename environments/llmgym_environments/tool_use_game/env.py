@@ -6,8 +6,11 @@ from typing import Any
 
 from llmgym import tool
 from llmgym.errors import TaskError, ToolError, did_you_mean
-from llmgym_environments.calculator import evaluate, format_number
 from llmgym_environments.number_answer import NumberAnswerEnv
+
+MAX_FACTS = 200
+MAX_KEY_CHARACTERS = 40
+MAX_DIGITS = 15
 
 
 class ToolUseGameEnv(NumberAnswerEnv):
@@ -30,9 +33,11 @@ class ToolUseGameEnv(NumberAnswerEnv):
     - `list_fact_keys()`: all keys of the table, alphabetically, separated by `, `.
     - `lookup(key)`: the number of one key. An unknown key is an error that suggests the nearest.
     - `calculator(expression)`: `+ - * / // % **`, signs and parentheses, exact
-      (:func:`llmgym_environments.calculator.evaluate`).
+      (:func:`llmgym_environments.calculator.evaluate`). An expression has at most 500 characters, a number about
+      308 digits; what is longer or larger is an error.
 
-    Several calls in one message are allowed; results come in their order.
+    Several calls in one message are allowed; results come in their order. A table has at most 200 facts, and a key at
+    most 40 characters, so no result is long enough to be cut.
 
     ## Observation
     The opening is a system message, which says how to answer, and the question as a user message. Each tool call
@@ -64,6 +69,9 @@ class ToolUseGameEnv(NumberAnswerEnv):
     - `tool_calls`, and `calls_<tool>` for each tool that was called.
     - `tool_errors`: calls answered with an error.
     - `lookups`: look-ups that found a fact.
+    - `facts_found`: different facts among them.
+    - `calculated`: whether the calculator gave the right number.
+    - `answered`: whether the final answer was one number, right or wrong.
 
     ## Version History
     - v0: first version.
@@ -75,10 +83,18 @@ class ToolUseGameEnv(NumberAnswerEnv):
         """Take facts and target from the task. Raises :class:`TaskError` when one is missing or out of shape."""
         await super().setup()
         facts = self.task.metadata.get("facts")
-        if not isinstance(facts, dict) or not all(isinstance(value, int) for value in facts.values()):
-            raise TaskError(f"metadata['facts'] of the task must map keys to whole numbers, got {facts!r:.80}")
-        self._facts: dict[str, int] = facts
-        self._lookups = 0
+        if (
+            not isinstance(facts, dict)
+            or not 1 <= len(facts) <= MAX_FACTS
+            or not all(_is_fact(key, value) for key, value in facts.items())
+        ):
+            raise TaskError(
+                f"metadata['facts'] of the task must map 1 to {MAX_FACTS} keys, each of at most {MAX_KEY_CHARACTERS} "
+                f"characters that can be printed and no comma, to whole numbers of at most {MAX_DIGITS} digits; "
+                f"got {facts!r:.80}"
+            )
+        self._facts: dict[str, int] = dict(facts)
+        self._lookups: list[str] = []
 
     @tool
     async def list_fact_keys(self) -> str:
@@ -89,17 +105,29 @@ class ToolUseGameEnv(NumberAnswerEnv):
     async def lookup(self, key: str) -> str:
         """Get the number of a key."""
         if key not in self._facts:
+            given = key[:MAX_KEY_CHARACTERS]
             raise ToolError(
-                f"no key {key[:40]!r}; list_fact_keys lists them.{did_you_mean(key[:40], self._facts, likeness=0.5)}"
+                f"no key {given!r}; list_fact_keys lists them.{did_you_mean(given, self._facts, likeness=0.5)}"
             )
-        self._lookups += 1
+        self._lookups.append(key)
         return str(self._facts[key])
 
     @tool
     async def calculator(self, expression: str) -> str:
         """Calculate."""
-        return format_number(evaluate(expression))
+        return self.calculate(expression)
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""
-        return {**super().metrics(), "lookups": self._lookups}
+        return {**super().metrics(), "lookups": len(self._lookups), "facts_found": len(set(self._lookups))}
+
+
+def _is_fact(key: str, value: object) -> bool:
+    """Whether a key stands as itself in a list of keys, and a value is a whole number of bounded size."""
+    return (
+        1 <= len(key) <= MAX_KEY_CHARACTERS
+        and key.isprintable()
+        and "," not in key
+        and type(value) is int
+        and abs(value) < 10**MAX_DIGITS
+    )

@@ -50,7 +50,7 @@ def generate_tasks(
         key to whole number, 1 to 99; ``expression``, the solution in terms of keys, such as ``"amber+cedar"``.
 
     Raises:
-        TaskError: An unknown split or level, or a count or seed that is no whole number.
+        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
     """
     return generate("ToolUseGame-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
