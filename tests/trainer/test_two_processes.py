@@ -19,16 +19,37 @@ LIMIT_S = 500
 """A deadlock ends here. Alone on a core the run takes about 30 s."""
 
 
+def launch(folder, *arguments):
+    """Run the script with arguments on two processes in a folder, through the launcher that a user would take.
+
+    ``accelerate launch --cpu`` starts one process. With ``--multi_gpu`` it starts as many as it is told, and
+    ``ACCELERATE_USE_CPU`` says that they have no GPU. Port 0 takes a free one.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu"]
+    command += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--main_process_port", "0"]
+    path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
+    launcher = subprocess.Popen(
+        [*command, str(SCRIPT), *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        said, _ = launcher.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        launcher.terminate()  # it ends its processes, which are in sessions of their own
+        said, _ = launcher.communicate(timeout=120)
+        pytest.fail(f"still running after {LIMIT_S} s: {said[-8000:]}")
+    assert launcher.returncode == 0, said[-8000:]
+
+
 @pytest.fixture(scope="module")
 def folder(model_dir, tmp_path_factory):
     """Where two processes ran the script."""
     folder = tmp_path_factory.mktemp("two")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [*launch, str(model_dir), "runs"], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-8000:]
+    launch(folder, model_dir, "runs")
     return folder
 
 

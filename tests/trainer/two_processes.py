@@ -1,4 +1,4 @@
-"""A run on two processes with as uneven a load as there can be. Runs under torchrun; see ``test_two_processes.py``.
+"""A run on two processes with as uneven a load as there can be. Runs under ``accelerate launch``; see ``test_two_processes.py``.
 
 Arguments: model directory, folder of the runs.
 
@@ -84,7 +84,6 @@ def main() -> None:
             episode_retries=0,
             shuffle_dataset=False,
             deterministic=True,
-            use_cpu=True,
         )
     )
     # In the last step the second process alone is asked to stop.
