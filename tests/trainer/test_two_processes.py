@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import set_peft_model_state_dict
+from safetensors.torch import load_file
 from toys import TASKS, make_trainer
-from two_processes import ALIKE, BROKEN
+from two_processes import ADAPTER, ALIKE, BROKEN
 
 from llmgym import read_episodes
 from llmgym_trainer.collector import Group
@@ -45,11 +47,17 @@ def launch(folder, *arguments):
     assert launcher.returncode == 0, said[-8000:]
 
 
+@pytest.fixture(scope="module", params=["all weights", "adapter"])
+def what(request):
+    """What trains."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(model_dir, tmp_path_factory):
+def folder(model_dir, tmp_path_factory, what):
     """Where two processes ran the script."""
     folder = tmp_path_factory.mktemp("two")
-    launch(folder, model_dir, "runs")
+    launch(folder, model_dir, "runs", what)
     return folder
 
 
@@ -74,9 +82,13 @@ def test_the_processes_had_different_numbers_of_rows_and_turns(folder):
     assert ({2, 6, 7}, {5}) == (ALIKE, BROKEN)
 
 
-def test_the_gradients_are_those_of_one_process(folder, model_dir, tmp_path):
+def test_the_gradients_are_those_of_one_process(folder, what, model_dir, tmp_path):
+    peft = ADAPTER if what == "adapter" else None
     for step in range(5):
-        trainer = make_trainer(model_dir, tmp_path, max_grad_norm=0.0, micro_batch_tokens=100)
+        trainer = make_trainer(model_dir, tmp_path, peft_config=peft, max_grad_norm=0.0, micro_batch_tokens=100)
+        if peft is not None:
+            adapter = load_file(folder / "runs" / "a" / "checkpoint-5" / "adapter_model.safetensors")
+            set_peft_model_state_dict(trainer.model, adapter)
         groups = defaultdict(list)
         for rank in (0, 1):
             for episode in episodes(folder, "train", step, rank):
@@ -92,6 +104,13 @@ def test_the_gradients_are_those_of_one_process(folder, model_dir, tmp_path):
             for name, gradient in gradients.items():
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-5)
         assert (expected == {}) == (step == 3)
+        assert all(("lora_" in name) == (what == "adapter") and bool(expected[name].any()) for name in expected)
+
+
+def test_both_processes_sample_from_what_trains(folder):
+    trained = [line for line in read_metrics(folder / "runs" / "a") if line.get("trained_tokens")]
+    assert [line["step"] for line in trained] == [1, 2, 3, 5]
+    assert max(line["sampling/sampling_logp_difference/max"] for line in trained) < 1e-4
 
 
 def test_evaluation_splits_its_tasks_over_the_processes(folder):

@@ -1,6 +1,6 @@
 """A run on two processes with as uneven a load as there can be. Runs under ``accelerate launch``; see ``test_two_processes.py``.
 
-Arguments: model directory, folder of the runs.
+Arguments: model directory, folder of the runs, what trains ("all weights" or "adapter").
 
 Each process plays one task a step, in order: the first the tasks 0, 2, 4, 6, 0, the second 1, 3, 5, 7, 1. The learning
 rate is 0, so every step has the weights of the first, and its gradient can be computed again elsewhere.
@@ -13,6 +13,7 @@ import signal
 import sys
 
 import torch
+from peft import LoraConfig
 from toys import TASKS, LetterEnv, settings
 
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
@@ -21,10 +22,12 @@ ALIKE = {2, 6, 7}
 """Tasks that reward every episode alike: they are dropped. With 2 that is all of one process, with 6 and 7 of both."""
 BROKEN = {5}
 """Tasks whose environment fails."""
+ADAPTER = LoraConfig(r=16, lora_alpha=1, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+"""Begins with small random weights, so that all of them have gradients. What one process draws the other does not."""
 
 
 class UnevenEnv(LetterEnv):
-    """One turn on even tasks. Up to three on odd ones, each in a row of its own, for the history is edited."""
+    """One turn on even tasks, two or three on odd ones, each in a row of its own, for the history is edited."""
 
     stop_at = None
     trainer = None
@@ -34,13 +37,16 @@ class UnevenEnv(LetterEnv):
         if self.number in BROKEN and UnevenEnv.trainer.state.global_step < 4:
             raise OSError("broken")
         self.turns = 1 if self.number % 2 == 0 else self.rng.randint(2, 3)
+        self.taken = 0
         return await super().reset(task)
 
     async def step(self, message):
         if UnevenEnv.trainer.state.global_step == UnevenEnv.stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
         result = await super().step(message)
-        if self.turns > 1 and not result.terminated:
+        self.taken += 1
+        result.terminated = self.taken == self.turns
+        if not result.terminated:
             self._messages = [{"role": "user", "content": f"forget it, say {len(self._messages)}"}]
             result.messages = list(self._messages)
         if self.number in ALIKE:
@@ -69,7 +75,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     module.MultiTurnGRPOTrainer = NotingTrainer
-    _, model_dir, runs_dir = sys.argv
+    _, model_dir, runs_dir, what = sys.argv
+    peft = ADAPTER if what == "adapter" else None
     config = GRPOConfig(
         **settings(
             model_dir,
@@ -88,10 +95,12 @@ def main() -> None:
     )
     # In the last step the second process alone is asked to stop.
     UnevenEnv.stop_at = 4 if os.environ["RANK"] == "1" else None
-    first = train_multi_turn(config, tasks=TASKS, env_factory=UnevenEnv, val_tasks=TASKS[:3])
+    data = {"tasks": TASKS, "env_factory": UnevenEnv, "val_tasks": TASKS[:3], "peft_config": peft}
+    torch.manual_seed(int(os.environ["RANK"]))
+    first = train_multi_turn(config, **data)
     UnevenEnv.stop_at = None
     again = config.replace(resume_from_checkpoint=str(first.run_dir))
-    second = train_multi_turn(again, tasks=TASKS, env_factory=UnevenEnv, val_tasks=TASKS[:3])
+    second = train_multi_turn(again, **data)
     with open(f"result-{os.environ['RANK']}", "w") as file:
         file.write(f"{first.steps} {first.interrupted} {second.steps} {second.interrupted}")
 
