@@ -1,9 +1,14 @@
 """Environment steps and episodes a second under the scripted expert: run_episode beside the Gymnasium face.
 
     python benchmarks/env_steps.py [SqlAnalyst-v0]
+    python benchmarks/env_steps.py --all [--episodes 200 --repeats 7]
+
+The first form compares the ways to play one environment, in steps a second. The second prints one Markdown table of all
+environments that ship, in episodes a second: the median, and in parentheses the least and the most of the repeats.
 
 Every way plays the same tasks with the same expert, and every way is run in every repeat, one after the other, so that a
-busy machine slows all of them alike. A step is one assistant message; resets and the expert's own time count in all.
+busy machine slows all of them alike; with `--all` so does every environment. A step is one assistant message; resets and
+the expert's own time count in all.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import gymnasium
@@ -22,46 +27,86 @@ from llmgym import Task
 from llmgym.registry import find
 
 NUM_ENVS = 16
+WAYS = ("run_episode", "gym.make", f"gym.make_vec ({NUM_ENVS} episodes at a time)")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("env", metavar="ENV", nargs="?", default="ToolUseGame-v0", help="id; its expert must solve all")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("env", metavar="ENV", nargs="?", default="ToolUseGame-v0", help="id; its expert must solve all")
+    which.add_argument("--all", action="store_true", help="all environments that ship, one row each")
     parser.add_argument("--level", help="of the tasks; by default the environment's own default")
     parser.add_argument("--episodes", type=int, default=200, help="episodes of each way in one repeat")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats; the median counts")
     options = parser.parse_args()
 
-    env_id, level = options.env, {} if options.level is None else {"level": options.level}
-    tasks = llmgym.tasks(env_id, **level)[: options.episodes]
-    gym_env = gymnasium.make(env_id, tasks=tasks)
-    vector_env = gymnasium.make_vec(env_id, num_envs=NUM_ENVS, tasks=tasks)
-    ways: dict[str, Callable[[], int]] = {
-        "run_episode": lambda: asyncio.run(_through_run_episode(env_id, tasks)),
-        "gym.make": lambda: asyncio.run(_through_gym(env_id, gym_env, tasks)),
-        f"gym.make_vec ({NUM_ENVS} episodes at a time)": lambda: asyncio.run(
-            _through_vector(env_id, vector_env, len(tasks))
-        ),
-    }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    turns = ways["run_episode"]() / len(tasks)  # also fills what the environment caches
+    ids = llmgym.registered_ids() if options.all else [options.env]
+    players = [Player(env_id, options.level, options.episodes) for env_id in ids]
     for _ in range(options.repeats):
-        for name, play in ways.items():
-            start = time.perf_counter()
-            steps = play()
-            rates[name].append(steps / (time.perf_counter() - start))
+        for player in players:
+            player.repeat()
+    print(f"scripted experts, {options.episodes} episodes a repeat, {options.repeats} repeats\n")
+    if options.all:
+        print_episodes(players)
+    else:
+        print_steps(players[0])
+    for player in players:
+        player.close()
 
-    reference = statistics.median(rates["run_episode"])
-    print(f"{env_id}, scripted expert, {len(tasks)} episodes a repeat, {options.repeats} repeats")
-    print(f"{'':40}{'steps/s, median':>16}{'min':>9}{'max':>9}{'ratio':>8}{'ms a step':>11}{'episodes/s':>12}")
-    for name, values in rates.items():
+
+class Player:
+    """Plays the tasks of one environment in every way, and keeps the steps a second of each repeat in ``rates``."""
+
+    def __init__(self, env_id: str, level: str | None, episodes: int) -> None:
+        self.env_id = env_id
+        tasks = llmgym.tasks(env_id, **({} if level is None else {"level": level}))[:episodes]
+        self._gym_env = gymnasium.make(env_id, tasks=tasks)
+        self._vector_env = gymnasium.make_vec(env_id, num_envs=NUM_ENVS, tasks=tasks)
+        plays: tuple[Callable[[], Coroutine[Any, Any, int]], ...] = (
+            lambda: _through_run_episode(env_id, tasks),
+            lambda: _through_gym(env_id, self._gym_env, tasks),
+            lambda: _through_vector(env_id, self._vector_env, len(tasks)),
+        )
+        self._plays = dict(zip(WAYS, plays, strict=True))
+        self.rates: dict[str, list[float]] = {way: [] for way in WAYS}
+        self.turns = asyncio.run(plays[0]()) / len(tasks)  # also fills what the environment caches
+
+    def repeat(self) -> None:
+        """Play all tasks once in every way."""
+        for way, play in self._plays.items():
+            start = time.perf_counter()
+            steps = asyncio.run(play())
+            self.rates[way].append(steps / (time.perf_counter() - start))
+
+    def close(self) -> None:
+        self._gym_env.close()
+        self._vector_env.close()
+
+
+def print_steps(player: Player) -> None:
+    """The ways of one environment, a row each."""
+    reference = statistics.median(player.rates["run_episode"])
+    print(
+        f"{player.env_id:40}{'steps/s, median':>16}{'min':>9}{'max':>9}{'ratio':>8}{'ms a step':>11}{'episodes/s':>12}"
+    )
+    for way, values in player.rates.items():
         median = statistics.median(values)
         print(
-            f"{name:40}{median:16,.0f}{min(values):9,.0f}{max(values):9,.0f}{median / reference:8.2f}{1e3 / median:11.3f}"
-            f"{median / turns:12,.0f}"
+            f"{way:40}{median:16,.0f}{min(values):9,.0f}{max(values):9,.0f}{median / reference:8.2f}{1e3 / median:11.3f}"
+            f"{median / player.turns:12,.0f}"
         )
-    gym_env.close()
-    vector_env.close()
+
+
+def print_episodes(players: Sequence[Player]) -> None:
+    """The environments, a row each, with a column for each way."""
+    print(f"| environment | turns an episode | {' | '.join(f'episodes/s, {way}' for way in WAYS)} |")
+    print(f"| --- | --- |{' --- |' * len(WAYS)}")
+    for player in players:
+        cells = []
+        for values in player.rates.values():
+            low, middle, high = (rate / player.turns for rate in (min(values), statistics.median(values), max(values)))
+            cells.append(f"{middle:,.0f} ({low:,.0f}–{high:,.0f})")
+        print(f"| {player.env_id} | {player.turns:.1f} | {' | '.join(cells)} |")
 
 
 async def _through_run_episode(env_id: str, tasks: list[Task]) -> int:

@@ -93,7 +93,7 @@ class ToolUseGameEnv(NumberAnswerEnv):
                 f"characters that can be printed and no comma, to whole numbers of at most {MAX_DIGITS} digits; "
                 f"got {facts!r:.80}"
             )
-        self._facts: dict[str, int] = dict(facts)
+        self._facts: dict[str, int] = facts
         self._lookups: list[str] = []
 
     @tool
