@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from toys import build_llama, build_tokenizer
 
-from llmgym import EpisodeLimits, ScriptedPolicy, StopReason, Task, run_episode
+from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason, Task, ToolEnv, run_episode, tool
 from llmgym.errors import ConfigError
+from llmgym.registry import EnvEntry, find
 from llmgym_environments.mastermind import MastermindEnv, MastermindExpert
 from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
 from llmgym_trainer.codec import Codec
@@ -18,7 +19,7 @@ from llmgym_trainer.engine import Sample
 from llmgym_trainer.policy import ModelPolicy
 from llmgym_trainer.rows import Row, build_rows
 from llmgym_trainer.tiny import TinyRecipe
-from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, warm_up, warm_up_key
+from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, training_tasks, warm_up, warm_up_key
 
 FACTS = {"amber": 3, "cedar": 4, "fox": 50, "rain": 60}
 TASK = Task("What is amber plus cedar?", 7, {"level": 1, "facts": FACTS, "expression": "amber+cedar"})
@@ -101,6 +102,55 @@ def test_without_tools_the_expert_itself_goes_on():
     flawed = guesses(FlawedReplay(right, Chosen(0, 0.9), MastermindExpert()))
     # No blue. Of the six codes left "red green" splits best; one of its colours is right, in the wrong place.
     assert flawed == ["blue blue", "red green", "green grey"]
+
+
+class Doubling(ToolEnv):
+    """Doubles a number; ``begin`` takes nothing."""
+
+    class Expert(Policy):
+        async def act(self, messages, tool_specs):
+            turn = sum(message["role"] == "assistant" for message in messages)
+            call = [("begin", "{}"), ("double", '{"number": 21}')][turn] if turn < 2 else None
+            if call is None:
+                return messages[-1]["content"]
+            function = {"name": call[0], "arguments": call[1]}
+            return {"role": "assistant", "content": "", "tool_calls": [
+                {"id": f"call_{turn}_0", "type": "function", "function": function}
+            ]}  # fmt: skip
+
+    def tools(self):
+        return [begin, double]
+
+    async def score(self, message):
+        return 1.0
+
+
+@tool
+def begin() -> str:
+    """Begin."""
+    return "20 or 21"
+
+
+@tool
+def double(number: int) -> str:
+    """Double a number."""
+    return str(2 * number)
+
+
+def test_whole_numbers_are_changed_too_and_a_turn_without_anything_to_change_stays_right():
+    def episode(policy):
+        return asyncio.run(run_episode(Doubling(), Task("What is twice 21?"), policy))
+
+    right = episode(Doubling.Expert())
+    assert said(right) == ["{}", '{"number": 21}', "42"]
+    # The first place that can be wrong is the call of double; of the numbers seen before, 20 is the last other one.
+    assert said(episode(FlawedReplay(right, Chosen(0, 0.9), Doubling.Expert()))) == ["{}", '{"number": 20}', "40"]
+
+
+def test_more_episodes_than_tasks_by_default_take_more_tasks():
+    generated, listed = find("CalculatorMath-v0"), EnvEntry("Listed-v0", Doubling, tasks=[Task("What is twice 21?")])
+    assert [len(training_tasks(generated, count)) for count in (10, 2500)] == [2000, 2500]
+    assert training_tasks(listed, 10) == listed.load_tasks("train")
 
 
 def test_the_stated_share_is_flawed_and_all_others_are_right():

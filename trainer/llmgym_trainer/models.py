@@ -46,9 +46,9 @@ def resolve_model(name: str, seed: int, env_id: str = "") -> str:
     if name in ("tiny", "smollm2"):
         has_expert = _has_expert(env_id)
         if name == "tiny":
-            from llmgym_trainer.tiny import TinyRecipe, tiny_model
+            from llmgym_trainer.tiny import tiny_model, tiny_recipe
 
-            return str(tiny_model(seed, recipe=TinyRecipe(env_id=env_id) if has_expert else None))
+            return str(tiny_model(seed, recipe=tiny_recipe(env_id) if has_expert else None))
         from llmgym_trainer.smollm2 import SmolLM2Recipe, smollm2_model
 
         return str(smollm2_model(seed, recipe=SmolLM2Recipe(env_id=env_id) if has_expert else None))

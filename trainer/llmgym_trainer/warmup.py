@@ -40,10 +40,10 @@ from llmgym import (
     run_episode,
 )
 from llmgym.episode import TOOL_ERROR_PREFIX
-from llmgym.errors import ConfigError
+from llmgym.errors import ConfigError, TaskError
 from llmgym.event_loop import run_sync
 from llmgym.messages import copy_message
-from llmgym.registry import expert_policy, find
+from llmgym.registry import EnvEntry, expert_policy, find
 from llmgym.rollout import derive_seed
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Sample, SamplingParams
@@ -87,7 +87,7 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
         raise ConfigError(f"flawed_share={flawed_share} is a share, from 0 to 1")
     rng = random.Random(derive_seed("scripted episodes", env_id, seed))
     entry = find(env_id)
-    tasks = entry.load_tasks("train")
+    tasks = training_tasks(entry, count)
     flawed = [index < round(flawed_share * count) for index in range(count)]
     rng.shuffle(flawed)
 
@@ -109,6 +109,20 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
     return run_sync(play_all())
 
 
+def training_tasks(entry: EnvEntry, count: int) -> list[Task]:
+    """The training tasks; more than there are by default where the environment can make them.
+
+    A small model learns few tasks by heart instead of learning where to look.
+    """
+    tasks = entry.load_tasks("train")
+    if len(tasks) >= count:
+        return tasks
+    try:
+        return entry.load_tasks("train", count=count)
+    except TaskError:  # a fixed list, or no option of this name
+        return tasks
+
+
 class FlawedReplay(Policy):
     """Replays a right episode with one mistake at a random turn, then goes on with what it really sees.
 
@@ -126,7 +140,9 @@ class FlawedReplay(Policy):
         self._messages = [turn.message for turn in right.turns if turn.message is not None]
         self._results = [_results(turn.observation) for turn in right.turns]
         self._rng = rng
-        self._flawed_turn = rng.randrange(len(self._messages))
+        turns = range(len(self._messages))
+        places = [turn for turn in turns if any(map(_PIECE.search, _texts(self._messages[turn])))] or turns
+        self._flawed_turn = places[rng.randrange(len(places))]
         written = [text for message in self._messages for text in _texts(message)]
         self._pieces = [piece for text in chain(written, *self._results) for piece in _PIECE.findall(text)]
 
@@ -305,10 +321,11 @@ def _results(messages: Sequence[Message]) -> list[str]:
 
 
 def _texts(message: Message) -> list[str]:
-    """What a policy decides freely in a message: the texts among the arguments of its calls, else its content."""
+    """What a policy decides freely in a message: texts and whole numbers among the arguments of its calls, else its
+    content."""
     calls = message.get("tool_calls", [])
     values = [value for call in calls for value in json.loads(call["function"]["arguments"]).values()]
-    return [value for value in values if isinstance(value, str)] if calls else [message["content"]]
+    return [str(value) for value in values if _is_free(value)] if calls else [message["content"]]
 
 
 def _with_texts(message: Message, texts: Sequence[str]) -> Message:
@@ -317,11 +334,15 @@ def _with_texts(message: Message, texts: Sequence[str]) -> Message:
     calls = message.get("tool_calls", [])
     for call in calls:
         arguments = json.loads(call["function"]["arguments"])
-        changed = {name: next(left) if isinstance(value, str) else value for name, value in arguments.items()}
+        changed = {name: type(value)(next(left)) if _is_free(value) else value for name, value in arguments.items()}
         call["function"]["arguments"] = json.dumps(changed)
     if not calls:
         message["content"] = next(left)
     return message
+
+
+def _is_free(value: Any) -> bool:
+    return type(value) in (str, int)
 
 
 def _kind(piece: str) -> str:
