@@ -16,6 +16,7 @@ from llmgym.records import FORMAT_VERSION
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "writing-an-environment.md").read_text(encoding="utf-8")
 RECORDS = (DOCS / "records.md").read_text(encoding="utf-8")
+VIEWING = (DOCS / "viewing.md").read_text(encoding="utf-8")
 
 
 def blocks(text, language):
@@ -69,6 +70,18 @@ def test_the_commands_of_the_guide_work(folder, monkeypatch, capsys):
     (block,) = blocks(RECORDS, "python")
     exec(block, {})  # reads and replays what was played
     assert capsys.readouterr().out.endswith("terminated 0.0 2\n[]\n")
+
+
+def test_the_episode_that_is_played_by_hand(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (transcript,) = blocks(VIEWING, "text")
+    (command,) = (line for block in blocks(VIEWING, "bash") for line in block.splitlines() if " play " in line)
+    typed = iter(re.findall(r"^(?:> |  key = )(.*)", transcript, re.MULTILINE))
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    assert cli.main(command.split()[1:]) == 0
+    shown = [line for line in transcript.splitlines() if not line.startswith(("> ", "  key = "))]
+    assert capsys.readouterr().out.splitlines()[1 : 1 + len(shown)] == shown  # below a line that tells what to do
+    assert list(typed) == []
 
 
 def test_splits_of_the_guide_are_apart_and_all_there(folder):
