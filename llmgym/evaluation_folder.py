@@ -12,11 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import filelock
-
 from llmgym.episode import Usage
 from llmgym.episode_summary import EpisodeSummary, summarize
 from llmgym.errors import ConfigError
+from llmgym.folder_lock import LOCK_FILE, locked_folder
 from llmgym.records import iter_episodes
 from llmgym.report import REPORT_FILE, Report
 
@@ -26,7 +25,6 @@ EPISODES_FILE = "episodes.jsonl"
 TOKENS_FILE = "tokens.jsonl"
 SETTINGS_FILE = "settings.json"
 MARKDOWN_FILE = "report.md"
-LOCK_FILE = ".lock"
 
 
 class EvaluationFolder:
@@ -100,21 +98,8 @@ class EvaluationFolder:
         write_whole(self.path / REPORT_FILE, report.to_json())
         write_whole(self.path / MARKDOWN_FILE, report.to_markdown())
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = filelock.FileLock(self.path / LOCK_FILE, timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout as error:
-            raise ConfigError(
-                f"an evaluation in {str(self.path)!r} is running; wait until it has ended, or give another --out"
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"cannot write into {str(self.path)!r} ({error}); give another --out") from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked_folder(self.path, "an evaluation", instead="give another --out")
 
     def _check(self) -> None:
         """Whether an evaluation can begin here, or go on."""

@@ -158,6 +158,37 @@ def test_what_must_stay_the_same(stopped, changes, tasks, text):
         train_multi_turn(config, tasks=tasks, env_factory=LetterEnv)
 
 
+def test_two_processes_never_train_in_one_folder(stopped):
+    config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped))
+    running = r"a training run in '.*/a' is running; wait until it has ended, or stop"
+    with RunFolder(stopped).locked(), pytest.raises(ConfigError, match=running):
+        train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv)
+    with pytest.raises(ConfigError, match="no model directory"):  # given back: it goes as far as it can
+        train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv)
+
+
+def test_a_run_holds_its_folder_to_the_end(model_dir, tmp_path):
+    held = []
+
+    class AskingEnv(LetterEnv):
+        async def reset(self, task):
+            try:
+                with RunFolder(tmp_path / "a").locked():
+                    held.append(False)
+            except ConfigError:
+                held.append(True)
+            return await super().reset(task)
+
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a"))
+    train_multi_turn(config, tasks=TASKS, env_factory=AskingEnv)
+    assert held == [True] * 8
+    again = config.replace(num_steps=2, resume_from_checkpoint=str(tmp_path / "a"))
+    train_multi_turn(again, tasks=TASKS, env_factory=AskingEnv)
+    assert held == [True] * 16
+    with RunFolder(tmp_path / "a").locked():
+        pass
+
+
 def test_an_adapter_must_stay_one(stopped):
     config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped))
     with pytest.raises(ConfigError, match=r"holds all weights, not an adapter.*without peft_config"):

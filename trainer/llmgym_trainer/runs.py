@@ -14,6 +14,7 @@ from typing import Any
 
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError, LLMGymError
+from llmgym.folder_lock import locked_folder
 from llmgym.records import write_episodes
 
 
@@ -63,6 +64,16 @@ class RunFolder:
         raise ConfigError(
             f"there is a run {str(root / names[0])!r} already, and no run writes into another one's folder; choose "
             "another run_name, or leave it out"
+        )
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder against other processes while the run trains; a killed run leaves no lock behind.
+
+        Raises:
+            ConfigError: Another process trains in it, or it cannot be written.
+        """
+        return locked_folder(
+            self.path, "a training run", instead="stop it (Ctrl-C saves the last whole step), or start a run of its own"
         )
 
     def discard(self) -> None:

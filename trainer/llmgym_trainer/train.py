@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,16 +109,16 @@ def train_multi_turn(
     check_wandb(config.wandb_project)
 
     state = PartialState()
-    checkpoint = None
-    if config.resume_from_checkpoint is not None:
-        checkpoint = find_checkpoint(config.resume_from_checkpoint)
-        check_settings(config, checkpoint, adapter=peft_config is not None)
-        Progress.read(checkpoint).check(tasks, state.num_processes)
-        state.wait_for_everyone()  # until all have read what the first is about to write
-    folder = _shared_run_folder(config, state) if checkpoint is None else RunFolder(checkpoint.parent)
-    config.output_dir = str(folder.path)
     stop = StopRequest()
-    with stop.on_signals():
+    with contextlib.ExitStack() as held, stop.on_signals():
+        folder = _claimed_run_folder(config, state, held)
+        config.output_dir = str(folder.path)
+        checkpoint = None
+        if config.resume_from_checkpoint is not None:
+            checkpoint = find_checkpoint(config.resume_from_checkpoint)
+            check_settings(config, checkpoint, adapter=peft_config is not None)
+            Progress.read(checkpoint).check(tasks, state.num_processes)
+            state.wait_for_everyone()  # until all have read what the first is about to write
         try:
             if state.is_main_process:
                 config.to_yaml(folder.path / "config.yaml")
@@ -133,6 +134,7 @@ def train_multi_turn(
                 )
         except BaseException:
             if state.is_main_process and checkpoint is None:
+                held.close()
                 folder.discard()
             raise
 
@@ -177,19 +179,30 @@ def train_multi_turn(
     )
 
 
-def _shared_run_folder(config: GRPOConfig, state: PartialState) -> RunFolder:
-    """Let the first process make the folder, and tell the others which (or why not)."""
-    made: list[Any] = [None]
+def _claimed_run_folder(config: GRPOConfig, state: PartialState, held: contextlib.ExitStack) -> RunFolder:
+    """The folder of a new run, or of that to go on with. The first process claims it and tells the others (or why not).
+
+    Args:
+        config: Says which folder.
+        state: The processes.
+        held: Gives the folder back when it closes.
+    """
+    claimed: list[Any] = [None]
     if state.is_main_process:
         try:
-            made[0] = RunFolder.create(config.runs_dir, config.run_name)
+            if config.resume_from_checkpoint is None:
+                folder = RunFolder.create(config.runs_dir, config.run_name)
+            else:
+                folder = RunFolder(find_checkpoint(config.resume_from_checkpoint).parent)
+            held.enter_context(folder.locked())
+            claimed[0] = folder
         except ConfigError as error:
-            made[0] = error
-    broadcast_object_list(made)
-    if isinstance(made[0], ConfigError):
-        raise made[0]
-    folder: RunFolder = made[0]
-    return folder
+            claimed[0] = error
+    broadcast_object_list(claimed)
+    if isinstance(claimed[0], ConfigError):
+        raise claimed[0]
+    found: RunFolder = claimed[0]
+    return found
 
 
 def _check_memory(
