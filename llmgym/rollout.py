@@ -225,11 +225,14 @@ def _text(turn: Turn) -> str:
 
 async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T:
     try:
-        async with asyncio.timeout(limits.policy_timeout_s):
+        async with asyncio.timeout(limits.policy_timeout_s) as deadline:
             return await call
     except (Exception, asyncio.CancelledError) as error:
         if _cancelled_from_outside(error):
             raise
+        if isinstance(error, TimeoutError) and deadline.expired():
+            detail = f"policy.{name} exceeded policy_timeout_s={limits.policy_timeout_s}"
+            raise _Stop(StopReason.ERROR, detail) from None
         raise _Stop(StopReason.ERROR, f"policy.{name} raised {_describe(error)}") from error
 
 

@@ -328,7 +328,8 @@ def test_error_of_broken_tool_specs():
     [
         (raising(RuntimeError("engine died")), "policy.act raised RuntimeError: engine died"),
         (raising(asyncio.CancelledError()), "policy.act raised CancelledError: "),
-        (hang, "policy.act raised TimeoutError: "),
+        (raising(TimeoutError("mine")), "policy.act raised TimeoutError: mine"),
+        (hang, "policy.act exceeded policy_timeout_s=0.05"),
         (returning(PolicyTurn()), "policy.act returned neither a message nor a stop reason"),
         (returning(None), "policy.act returned neither a message nor a stop reason"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from toys import IM_END, TASKS, LetterEnv, build_tokenizer
 
 from llmgym import EpisodeLimits, StopReason
+from llmgym_trainer import GRPOConfig
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.collector import Collector, RolloutClock, TaskStream
 from llmgym_trainer.engine import Sample
@@ -69,6 +70,27 @@ def test_a_task_that_occurs_twice_is_two_different_groups(engine):
     groups, _ = collect(engine, LetterEnv, tasks=[TASKS[0], TASKS[0]], count=6)
     first, second = ([e.turns[0].message["content"] for e in g.episodes] for g in groups)
     assert first != second
+
+
+def test_an_engine_that_never_answers_fails_the_episode_and_no_other(engine, monkeypatch):
+    limits = GRPOConfig(max_turns=4, max_model_length=200, policy_timeout_s=2.0).limits()
+    sample, asked = engine.sample, []
+
+    async def hang_once(*args):
+        asked.append(args[2])
+        if len(asked) == 2:
+            await asyncio.Event().wait()
+        return await sample(*args)
+
+    monkeypatch.setattr(engine, "sample", hang_once)
+    collector = Collector(Codec(build_tokenizer()), engine, lambda task: LetterEnv(), seed=7)
+    [group] = asyncio.run(collector.collect(TASKS[:1], 3, limits, temperature=1.0, phase="train0", step=5))
+    assert [(e.stop_reason, e.stop_detail) for e in group.failed] == [
+        (StopReason.ERROR, "policy.act exceeded policy_timeout_s=2.0")
+    ]
+    assert [e.stop_reason for e in group.episodes] == [StopReason.TERMINATED] * 3
+    assert group.episodes[1].provenance["attempt"] == 1
+    assert asked[1] in engine.released
 
 
 def test_a_failed_episode_is_tried_again_on_a_fresh_environment(engine):

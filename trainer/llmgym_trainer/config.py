@@ -131,6 +131,9 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         True, "Malformed turns that were corrected train with their episode; False leaves their tokens out of the loss."
     )
     env_timeout_s: float | None = _setting(120.0, "Seconds inside the environment an episode may use in all.")
+    policy_timeout_s: float | None = _setting(
+        None, "Seconds one turn may take to sample, waiting included; past it the episode fails. None: no limit."
+    )
     overlong_penalty: float | None = _setting(
         None, "What a spent length or turn budget costs (a positive number). None: nothing."
     )
@@ -407,6 +410,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             max_model_length=self.max_model_length,
             max_completion_length=self.max_completion_length,
             env_timeout_s=self.env_timeout_s,
+            policy_timeout_s=self.policy_timeout_s,
             failed_parse_reward=self.failed_parse_reward,
             parse_retries=self.parse_retries,
         )
