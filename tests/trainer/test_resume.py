@@ -10,11 +10,14 @@ import torch
 from peft import LoraConfig
 from resumed_run import STEPS, run
 from safetensors.torch import load_file
-from toys import TASKS, LetterEnv, make_trainer, settings
+from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 
-from llmgym import read_episodes
+from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
-from llmgym_trainer import GRPOConfig, train_multi_turn
+from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+from llmgym_trainer.grpo_trainer import NonFiniteError, NoSpreadError
+from llmgym_trainer.interrupts import TrainingInterrupted
+from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
 from llmgym_trainer.runs import RunFolder, read_metrics
 from llmgym_trainer.train import _base_model
@@ -124,11 +127,84 @@ def test_the_trainer_resumes_as_trl_does(model_dir, tmp_path):
         make_trainer(model_dir, tmp_path).train(resume_from_checkpoint=str(folder))
 
 
+def test_steps_in_a_row_are_counted_on(model_dir, tmp_path, monkeypatch):
+    changes = {"num_steps": 6, "max_steps_without_spread": 4}
+    trainer = make_trainer(model_dir, tmp_path, env=SameEnv, **changes)
+    monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 2))
+    with pytest.raises(TrainingInterrupted):
+        trainer.train()
+    trainer.save_now()
+    again = make_trainer(model_dir, tmp_path, env=SameEnv, **changes)
+    again.args.output_dir = trainer.args.output_dir
+    with pytest.raises(NoSpreadError, match="in 4 steps in a row"):
+        again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 3  # two steps before, a third, and the fourth that ended it
+
+
+def test_steps_without_finite_gradients_are_counted_on(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "isfinite", lambda self: torch.zeros(self.shape, dtype=torch.bool))
+    trainer = make_trainer(model_dir, tmp_path, num_steps=6)
+    monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 1))
+    with pytest.raises(TrainingInterrupted):
+        trainer.train()
+    trainer.save_now()
+    again = make_trainer(model_dir, tmp_path, num_steps=6)
+    again.args.output_dir = trainer.args.output_dir
+    with pytest.raises(NonFiniteError, match="3 steps in a row"):
+        again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 2
+
+
+def stop_when(trainer, now):
+    """What a check at the end of a step does when a signal arrives there."""
+
+    def check():
+        if now():
+            raise TrainingInterrupted
+
+    return check
+
+
+@pytest.mark.parametrize(("later", "best"), [([0.5, 0.7], 1), ([0.5, 0.95], 4)])
+def test_the_best_checkpoint_survives_a_resume(model_dir, tmp_path, monkeypatch, later, best):
+    rewards = [0.2, 0.9, 0.4, *later]
+
+    class Validated(LetterEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            if self.messages[0]["content"] == "val":
+                result.reward = rewards[int(os.environ["LETTERS"])]
+            return result
+
+    class Noting(MultiTurnGRPOTrainer):
+        def validate(self):
+            os.environ["LETTERS"] = str(self.state.global_step)
+            return super().validate()
+
+    monkeypatch.setenv("LETTERS", "0")
+    monkeypatch.setattr("llmgym_trainer.train.MultiTurnGRPOTrainer", Noting)
+    monkeypatch.chdir(tmp_path)
+    data = {"tasks": TASKS, "env_factory": Validated, "val_tasks": [Task("val")]}
+    config = GRPOConfig(
+        **settings(
+            model_dir, "runs", run_name="a", num_steps=2, validation_interval=1, metric_for_best_model="val/reward",
+            failed_parse_reward=0.0, max_completion_length=100, save_total_limit=2,
+        )
+    )  # fmt: skip
+    assert train_multi_turn(config, **data).best_checkpoint == Path("runs/a/checkpoint-1")
+    where = tmp_path / "runs" / "a"  # the same folder under another name
+    result = train_multi_turn(config.replace(num_steps=4, resume_from_checkpoint=str(where)), **data)
+    assert result.best_checkpoint == where / f"checkpoint-{best}"
+    # The last one was written before the validation that may find it the best.
+    assert sorted(path.name for path in where.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-4"]
+
+
 # What cannot be resumed, found before a model loads.
 
 PROGRESS = Progress(
-    step=3, cursor=6, seen_tokens=9, validated=False, metrics_bytes=0, processes=1, tasks_hash=hash_tasks(TASKS)
-)
+    step=3, cursor=6, seen_tokens=9, validated=False, metrics_bytes=0, processes=1, tasks_hash=hash_tasks(TASKS),
+    mixture={}, trained_steps=3, steps_without_spread=0, non_finite_steps=0,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -212,7 +288,29 @@ def test_what_the_model_stood_for_when_the_run_began(tmp_path, monkeypatch):
 
 def test_the_number_of_processes_must_stay_the_same():
     with pytest.raises(ConfigError, match="trained on 1 processes, so it cannot be resumed on 2"):
-        PROGRESS.check(TASKS, 2)
+        PROGRESS.check(TASKS, 2, {})
+
+
+@pytest.mark.parametrize(
+    ("again", "text"),
+    [
+        ({"b": {"weight": 3.0}}, r"environment 'b' has .* \[3.0, 0, None\], but \[2.0, 0, None\] in the run"),
+        ({"a": {"until_step": 7}}, r"environment 'a' has .* \[1.0, 0, 7\], but \[1.0, 0, None\] in the run"),
+    ],
+)
+def test_the_shares_of_a_mixture_must_stay_the_same(stopped, again, text):
+    def mixture(changes):
+        names = {"a": {}, "b": {"weight": 2.0}}
+        return [TaskSource(name, TASKS, LetterEnv, **given | changes.get(name, {})) for name, given in names.items()]
+
+    run = Mixture(mixture({}))
+    progress = dataclasses.replace(PROGRESS, tasks_hash=hash_tasks(run.tasks), mixture=run.shares)
+    progress.write(stopped / "checkpoint-3")
+    config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped))
+    with pytest.raises(ConfigError, match=text):
+        train_multi_turn(config, sources=mixture(again))
+    with pytest.raises(ConfigError, match="no model directory"):  # the same shares are none to refuse
+        train_multi_turn(config, sources=mixture({}))
 
 
 def test_what_to_resume(stopped, tmp_path):

@@ -128,6 +128,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._last_logps: torch.Tensor | None = None
         self._last_ratios: torch.Tensor | None = None
         self._batch: dict[str, Any] | None = None
+        self._trained_steps = 0
         self._steps_without_spread = 0
         self._seen_tokens = 0
         self._validated_at: int | None = None
@@ -169,6 +170,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             provenance={**provenance(), "model": config.model, "template_hash": self.codec.template_hash},
         )
         self._tasks = list(tasks)
+        self._shares = mixture.shares if mixture is not None else {}
         shuffle = bool(config.shuffle_dataset)
         self.task_stream: TaskStream | MixtureStream = (
             TaskStream(tasks, seed=config.seed, shuffle=shuffle)
@@ -306,8 +308,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             self._writing_to = checkpoints.begin(run) if main else run / checkpoints.PARTIAL
             self.accelerator.wait_for_everyone()
             Trainer._save_checkpoint(self, model, trial)
-            if self.state.best_global_step == step:
-                self.state.best_model_checkpoint = str(run / checkpoints.checkpoint_name(step))
+            if self.state.best_global_step:  # named anew: the folder may have been written otherwise when it was kept
+                self.state.best_model_checkpoint = str(run / checkpoints.checkpoint_name(self.state.best_global_step))
             if main:
                 self.state.save_to_json(
                     str(self._writing_to / checkpoints.checkpoint_name(step) / "trainer_state.json")
@@ -351,12 +353,16 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             metrics_bytes=self._reporter.metrics_bytes,
             processes=self.accelerator.num_processes,
             tasks_hash=hash_tasks(self._tasks),
+            mixture=self._shares,
+            trained_steps=self._trained_steps,
+            steps_without_spread=self._steps_without_spread,
+            non_finite_steps=self._non_finite_steps,
         )
 
     def _go_on_from(self, checkpoint: Path) -> Path:
         """Take up the state that a checkpoint holds beside weights and optimizer."""
         progress = Progress.read(checkpoint)
-        progress.check(self._tasks, self.accelerator.num_processes)
+        progress.check(self._tasks, self.accelerator.num_processes, self._shares)
         if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
             raise ConfigError(f"{str(checkpoint)!r} is not in this run's folder {self.args.output_dir!r}")
         trained = json.loads((checkpoint / STATE_FILE).read_text())["template_hash"]
@@ -366,6 +372,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             )
         self.task_stream.cursor = progress.cursor
         self._seen_tokens = progress.seen_tokens
+        self._trained_steps = progress.trained_steps
+        self._steps_without_spread, self._non_finite_steps = progress.steps_without_spread, progress.non_finite_steps
         self._validated_at = progress.step if progress.validated else None
         if self.args.should_save:
             aside = set_aside(checkpoint.parent, progress)
@@ -379,10 +387,12 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _undone_unless_whole(self, model: Any) -> Iterator[None]:
         """Take back what a step did to the state of the run when it ends with an exception."""
         cursor, seen_tokens, chance = self.task_stream.cursor, self._seen_tokens, RandomState.now()
+        counters = self._trained_steps, self._steps_without_spread, self._non_finite_steps
         try:
             yield
         except BaseException as error:
             self.task_stream.cursor, self._seen_tokens = cursor, seen_tokens
+            self._trained_steps, self._steps_without_spread, self._non_finite_steps = counters
             chance.restore()
             model.zero_grad(set_to_none=True)
             self._metrics["train"].clear()
@@ -641,12 +651,14 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             NonFiniteError: The same happened in the steps before.
         """
         if self.accelerator.scaler is not None:  # fp16: its scale is found by such steps
+            self._trained_steps += 1
             return
         finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
         finite = all(gather_object([finite]))
         self._add("non_finite_gradients", float(not finite))
         if finite:
             self._non_finite_steps = 0
+            self._trained_steps += 1
             return
         self._non_finite_steps += 1
         model.zero_grad(set_to_none=True)

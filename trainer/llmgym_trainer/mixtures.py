@@ -70,6 +70,11 @@ class Mixture:
         self.val_tasks = [task for source in self.sources for task in source.val_tasks]
         self._factories = {source.name: as_env_factory(source.env_factory) for source in sources}
 
+    @property
+    def shares(self) -> dict[str, list[float | None]]:
+        """``[weight, from_step, until_step]`` of each source: with the tasks, all that their order follows from."""
+        return {source.name: [source.weight, source.from_step, source.until_step] for source in self.sources}
+
     def source_of(self, task: Task) -> str:
         """The name of the source that a task comes from."""
         return task.id.partition("/")[0]

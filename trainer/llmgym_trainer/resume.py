@@ -40,6 +40,10 @@ class Progress:
         metrics_bytes: Length of ``metrics.jsonl``.
         processes: Processes that train.
         tasks_hash: :func:`hash_tasks` of the training tasks.
+        mixture: :attr:`llmgym_trainer.mixtures.Mixture.shares` where there are several environments, else empty.
+        trained_steps: Steps that trained anything.
+        steps_without_spread: Steps in a row, up to this one, in which no group could train anything.
+        non_finite_steps: Steps in a row, up to this one, whose gradients were not finite.
     """
 
     step: int
@@ -49,6 +53,10 @@ class Progress:
     metrics_bytes: int
     processes: int
     tasks_hash: str
+    mixture: dict[str, list[float | None]]
+    trained_steps: int
+    steps_without_spread: int
+    non_finite_steps: int
 
     def write(self, checkpoint: Path) -> None:
         """Write it beside the weights."""
@@ -70,13 +78,20 @@ class Progress:
                 "Give a checkpoint that this version of llmgym wrote, or start a new run with --model on it"
             ) from error
 
-    def check(self, tasks: Sequence[Task], processes: int) -> None:
-        """Raise :class:`ConfigError` unless these tasks and this number of processes are those of the run."""
+    def check(self, tasks: Sequence[Task], processes: int, mixture: dict[str, list[float | None]]) -> None:
+        """Raise :class:`ConfigError` unless tasks, number of processes and shares of the mixture are those of the run."""
         if hash_tasks(tasks) != self.tasks_hash:
             raise ConfigError(
                 f"the {len(tasks)} training tasks are not those of the run, or stand in another order; a run can only "
                 "be resumed with its own tasks"
             )
+        for name in (*self.mixture, *mixture):
+            before, now = self.mixture.get(name), mixture.get(name)
+            if before != now:
+                raise ConfigError(
+                    f"environment {name!r} has [weight, from_step, until_step] {now}, but {before} in the run; these cannot "
+                    "change when a run is resumed, for they say which tasks it has had"
+                )
         if processes != self.processes:
             raise ConfigError(f"the run trained on {self.processes} processes, so it cannot be resumed on {processes}")
 

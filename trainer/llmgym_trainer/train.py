@@ -117,7 +117,7 @@ def train_multi_turn(
         if config.resume_from_checkpoint is not None:
             checkpoint = find_checkpoint(config.resume_from_checkpoint)
             check_settings(config, checkpoint, adapter=peft_config is not None)
-            Progress.read(checkpoint).check(tasks, state.num_processes)
+            Progress.read(checkpoint).check(tasks, state.num_processes, mixture.shares if mixture else {})
             state.wait_for_everyone()  # until all have read what the first is about to write
         try:
             if state.is_main_process:
