@@ -340,10 +340,29 @@ def test_cheating_earns_nothing(attempt, unguarded):
 
     async def run(env):
         limits = llmgym.EpisodeLimits(max_turns=300)
-        return [(await llmgym.run_episode(env(), task, attempt(), limits)).reward for task in tasks]
+        episodes = [await llmgym.run_episode(env(), task, attempt(), limits) for task in tasks]
+        assert {episode.stop_reason for episode in episodes} == {StopReason.TERMINATED}
+        return [episode.reward for episode in episodes]
 
     assert asyncio.run(run(DocSearchEnv)) == [0.0] * len(tasks)
     assert asyncio.run(run(unguarded)) == [1.0] * len(tasks)
+
+
+class ReadsTheTaskAtTheEnd(DocSearchEnv):
+    async def score(self, message):
+        return float(message["content"] == self.task.target)
+
+
+@pytest.mark.parametrize(("env", "reward"), [(DocSearchEnv, 0.0), (ReadsTheTaskAtTheEnd, 1.0)])
+def test_editing_the_check_earns_nothing(env, reward):
+    async def run():
+        task = generate_tasks("test", count=1)[0]
+        playing = env()
+        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
+        object.__setattr__(task, "target", "Nobody")
+        return (await playing.step({"role": "assistant", "content": "Nobody"})).reward
+
+    assert asyncio.run(run()) == reward
 
 
 # Tasks.

@@ -411,7 +411,9 @@ def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded):
     tasks = [task for task in generate_tasks("test", count=60) if task.prompt.startswith("Move")][:10]
 
     async def rewards(env):
-        return [(await llmgym.run_episode(env(), task, cheat())).reward for task in tasks]
+        episodes = [await llmgym.run_episode(env(), task, cheat()) for task in tasks]
+        assert {episode.stop_reason for episode in episodes} == {StopReason.TERMINATED}
+        return [episode.reward for episode in episodes]
 
     assert asyncio.run(rewards(FileWorkspaceEnv)) == [0.0] * 10
     assert asyncio.run(rewards(unguarded)) == [1.0] * 10

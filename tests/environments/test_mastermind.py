@@ -7,6 +7,7 @@ import json
 import random
 
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason, Task
@@ -95,6 +96,7 @@ def test_guesses_over_par_cost(wrong, reward):
         "gold pink",
         "2 exact",
         "١ ٢",
+        "teal " * 200_000,
     ],
 )
 def test_anything_else_is_no_guess(content):
@@ -198,8 +200,10 @@ def test_what_a_random_policy_earns(level, at_most):
 
 
 def test_doing_nothing_earns_nothing():
-    episode = play([])
-    assert (episode.reward, episode.stop_reason, len(episode.turns)) == (0.0, StopReason.TERMINATED, 6)
+    tasks = generate_tasks("val", level="all")
+    episodes = play_all(MastermindEnv, lambda: ScriptedPolicy([]), tasks)
+    assert {(episode.reward, episode.stop_reason) for episode in episodes} == {(0.0, StopReason.TERMINATED)}
+    assert [len(episode.turns) for episode in episodes[:3]] == [6, 8, 10]
 
 
 # Cheating: each attempt earns nothing, and pays in a copy of the environment without the guard against it

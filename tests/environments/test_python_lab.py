@@ -7,6 +7,7 @@ import re
 
 import pydantic_monty
 import pytest
+from suite import play_all
 
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
@@ -100,7 +101,8 @@ def test_an_answer_without_a_submission_earns_nothing():
 
 
 def test_doing_nothing_earns_nothing():
-    assert play("").reward == 0.0
+    episodes = play_all(PythonLabEnv, lambda: ScriptedPolicy([]), generate_tasks("val", level="all"))
+    assert {episode.reward for episode in episodes} == {0.0}
 
 
 @pytest.mark.parametrize(

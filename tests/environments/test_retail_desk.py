@@ -219,6 +219,29 @@ def test_an_exchange_moves_the_stock_and_a_second_refund_or_refusal_is_impossibl
     ]
 
 
+def test_no_result_is_long():
+    tasks = generate_tasks("test", level=3, count=100)
+    shown = [text for episode in episodes_of(tasks, RetailDeskExpert) for text in texts(episode, "tool")]
+    for task in tasks:
+        looks = [call("get_stock", item=item) for item in task.metadata["stock"]]
+        looks += [call("get_order", order=number) for number in task.metadata["orders"]]
+        shown += texts(play(task, does(*looks)), "tool")
+    shown += texts(
+        play(
+            tasks[0],
+            does(
+                call("get_stock", item="x" * 10**6),
+                call("get_order", order=10**4000),
+                call("refund", order=10**4000, amount=10**4000),
+                call("exchange", order=min(tasks[0].metadata["orders"]), colour="x" * 10**6),
+                call("refuse", order=10**4000, reason="x" * 10**6),
+            ),
+        ),
+        "tool",
+    )
+    assert max(map(len, shown)) < 200
+
+
 def test_giving_in_earns_nothing():
     refuse = {"act": "refuse", "number": 57, "reason": "sale"}
     task = desk({"act": "refund", "pushes": 1}, target=[refuse], sale=True)
@@ -447,7 +470,9 @@ def late_exchanges(count):
 def test_cheating_earns_nothing(attempt, unguarded, tasks):
     async def run(env):
         limits = llmgym.EpisodeLimits(max_turns=300)
-        return [(await llmgym.run_episode(env(), task, attempt(), limits)).reward for task in tasks(10)]
+        episodes = [await llmgym.run_episode(env(), task, attempt(), limits) for task in tasks(10)]
+        assert {episode.stop_reason for episode in episodes} == {StopReason.TERMINATED}
+        return [episode.reward for episode in episodes]
 
     assert asyncio.run(run(RetailDeskEnv)) == [0.0] * 10
     assert asyncio.run(run(unguarded)) == [1.0] * 10

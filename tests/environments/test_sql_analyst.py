@@ -17,7 +17,8 @@ from llmgym import Policy, StopReason, Task
 from llmgym.errors import TaskError, ToolError
 from llmgym_environments.sql_analyst import SqlAnalystEnv, SqlAnalystExpert, generate_tasks
 from llmgym_environments.sql_analyst.answer import parse_rows, target_rows
-from llmgym_environments.sql_analyst.database import CUT_NOTE, FUNCTIONS, Database
+from llmgym_environments.sql_analyst.database import CUT_NOTE, FUNCTIONS, Database, _template
+from llmgym_environments.sql_analyst.tasks import WORDS
 
 SCRIPT = """
 CREATE TABLE shops (id INTEGER PRIMARY KEY, name TEXT, city TEXT);
@@ -276,6 +277,12 @@ def test_256_episodes_at_once_are_what_they_are_alone():
     assert {episode.reward for episode in together} == {1.0}
 
 
+def test_the_database_of_a_task_is_made_once():
+    _template.cache_clear()
+    play_all(SqlAnalystEnv, SqlAnalystExpert, generate_tasks("val", count=2) * 10)
+    assert _template.cache_info().misses == 2
+
+
 def test_a_hostile_episode_disturbs_no_other():
     async def run():
         heavy = sql("SELECT count(*) FROM " + ", ".join(f"sqlite_master t{index}" for index in range(20)))
@@ -450,7 +457,9 @@ def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded, tm
 
     async def rewards(env):
         limits = llmgym.EpisodeLimits(max_turns=250, max_model_length=10**6)
-        return [(await llmgym.run_episode(env(), task, cheat(), limits)).reward for task in tasks[:10]]
+        episodes = [await llmgym.run_episode(env(), task, cheat(), limits) for task in tasks[:10]]
+        assert {episode.stop_reason for episode in episodes} == {StopReason.TERMINATED}
+        return [episode.reward for episode in episodes]
 
     assert asyncio.run(rewards(SqlAnalystEnv)) == [0.0] * 10
     assert asyncio.run(rewards(unguarded)) == [1.0] * 10
@@ -478,9 +487,9 @@ def test_the_first_thousand_tasks_never_change():
 def test_splits_share_no_names():
     names = {
         split: {
-            " ".join(sorted(re.findall(r"'(\w+)'", task.metadata["database"])))
+            " ".join(sorted({*re.findall(r"'(\w+)'", task.metadata["database"])} & {*WORDS}))
             for seed in (0, 1)
-            for task in generate_tasks(split, level=1, count=500, seed=seed)
+            for task in generate_tasks(split, level="all", count=900, seed=seed)
         }
         for split in ("train", "val", "test")
     }

@@ -88,6 +88,7 @@ class DocSearchEnv(ToolEnv):
         if not isinstance(path, list) or not all(title in book.numbers for title in path):
             raise TaskError(f"metadata['path'] must list titles of encyclopedia {number}, got {path!r:.80}")
         self._pages, self._index = book.pages, index_of(number)
+        self._target = _plain(self.task.target)
         self._support = {book.numbers[title] for title in path}
         self._opened: list[int] = []
 
@@ -120,7 +121,7 @@ class DocSearchEnv(ToolEnv):
 
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
-        return float(_plain(message["content"]) == _plain(self.task.target))
+        return float(_plain(message["content"]) == self._target)
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""
