@@ -1,9 +1,15 @@
 """The difficulty table of an environment's page: how long its scripted expert's episodes are, level by level.
 
     python benchmarks/difficulty.py Mastermind-v0
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny       # and what the built-in model scores after warm-up
+    python benchmarks/difficulty.py Mastermind-v0 --model smollm2    # and SmolLM2-135M-Instruct zero-shot, as published
 
 Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: a word, a number, or what
-stands between them is one token. No model is made. What a random policy scores is in the environment's tests.
+stands between them is one token. What a random policy scores is in the environment's tests.
+
+A model plays each task once, at temperature 1, in at most 8 turns of at most 64 tokens each; an episode that a limit
+stops earns 0 and one with a malformed call -0.1. SmolLM2's own template shows no tools, so it gets `hermes`, which
+describes them with their schemas and says how a call is written.
 """
 
 from __future__ import annotations
@@ -11,13 +17,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import llmgym
 from llmgym import Episode
+from llmgym.estimates import Estimate
 from llmgym.registry import find
 from llmgym_trainer.codec import Codec
+from llmgym_trainer.smollm2 import load_pretrained
 from llmgym_trainer.tiny import TinyRecipe, build_tokenizer
 
 RECIPE = TinyRecipe(vocab_size=4000, numbers=999)
@@ -28,7 +39,12 @@ def main() -> None:
     parser.add_argument("env", metavar="ENV", help="the id of an environment with levels and a scripted expert")
     parser.add_argument("--levels", type=int, default=3, help="number of levels")
     parser.add_argument("--episodes", type=int, default=300, help="episodes of each level")
+    parser.add_argument("--model", choices=["tiny", "smollm2"], help="what to score beside the expert")
+    parser.add_argument("--model-episodes", type=int, default=100, help="its episodes of each level")
     options = parser.parse_args()
+    if options.model:
+        score_model(options)
+        return
 
     print("| level | expert's turns, mean (most) | tokens an episode, mean (most) | expert's reward |")
     print("| --- | --- | --- | --- |")
@@ -44,10 +60,43 @@ def main() -> None:
         )
 
 
+def score_model(options: argparse.Namespace) -> None:
+    """Print the model's mean reward and success of each level, with their 95 % intervals."""
+    print(f"| level | {options.model}: mean reward | success | malformed |\n| --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        model: dict[str, Any] = {"model": "tiny"}
+        if options.model == "smollm2":
+            loaded, tokenizer, _ = load_pretrained("hermes")
+            loaded.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            model = {"model": folder}
+        for level in range(1, options.levels + 1):
+            report = llmgym.run_and_report(
+                options.env,
+                **model,
+                split="test",
+                task_options={"level": level},
+                limit=options.model_episodes,
+                episodes_per_task=1,
+                concurrency=32,
+                max_turns=8,
+                max_model_length=2048,
+                max_completion_length=64,
+                out=Path(folder) / f"level-{level}",
+            )
+            malformed = report.stop_reasons.get("parse_failure", 0) / report.episodes
+            print(f"| {level} | {_mean(report.reward)} | {_mean(report.success)} | {malformed:.2f} |", flush=True)
+
+
 async def _play(env_id: str, level: int, count: int) -> list[Episode]:
     entry = find(env_id)
     tasks = entry.load_tasks("test", level=level, count=count)
     return [await llmgym.run_episode(entry.make_env(task), task, llmgym.expert_policy(env_id)) for task in tasks]
+
+
+def _mean(estimate: Estimate) -> str:
+    interval = "" if estimate.low is None else f" ({estimate.low:.2f} to {estimate.high:.2f})"
+    return f"{estimate.mean:.2f}{interval}"
 
 
 def _spread(values: Sequence[int]) -> str:
