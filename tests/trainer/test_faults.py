@@ -33,8 +33,12 @@ def records(run_dir, step):
 # Faults of environments. Two of the first environments of a run have them; their episodes are tried again.
 
 
+NONE_YET = -1
+"""Environments made before a run begins, which tries one before its model loads."""
+
+
 class FaultyEnv(TalkEnv):
-    made = 0
+    made = NONE_YET
 
     def __init__(self):
         type(self).made += 1
@@ -105,7 +109,7 @@ class ToolKillsItsProcess(FaultyEnv):
     ],
 )
 def test_the_run_goes_on_and_every_episode_is_recorded(model_dir, tmp_path, env, reason, detail, retried):
-    env.made = 0
+    env.made = NONE_YET
     result = train(model_dir, tmp_path, env, **({"env_timeout_s": 8.0} if env is ToolHangs else {}))
     assert result.steps == 2
     first, second = records(result.run_dir, 0), records(result.run_dir, 1)
@@ -123,7 +127,7 @@ def test_the_run_goes_on_and_every_episode_is_recorded(model_dir, tmp_path, env,
 
 def test_a_whole_batch_that_failed_ends_the_run_with_the_reason_and_its_last_whole_step(model_dir, tmp_path, capsys):
     class Outage(LetterEnv):
-        made = 0
+        made = NONE_YET
         over = False
 
         async def reset(self, task):
@@ -145,11 +149,11 @@ def test_a_whole_batch_that_failed_ends_the_run_with_the_reason_and_its_last_who
 
 def test_a_whole_batch_that_failed_is_a_skipped_step_where_that_is_allowed(model_dir, tmp_path):
     class Outage(LetterEnv):
-        made = 0
+        made = NONE_YET
 
         async def reset(self, task):
             Outage.made += 1
-            if Outage.made <= 16:
+            if 1 <= Outage.made <= 16:
                 raise OSError("the database is gone")
             return await super().reset(task)
 

@@ -196,7 +196,7 @@ from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
 WHERE = {where!r}
 
 class Env(LetterEnv):
-    made = 0
+    made = -1  # the one that is tried before the model loads
 
     async def reset(self, task):
         Env.made += 1

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig
-from toys import TASKS, LetterEnv, TalkEnv, full_logps, settings
+from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
-from llmgym_trainer.grpo_trainer import NoSpreadError
+from llmgym_trainer.codec import Codec
+from llmgym_trainer.grpo_trainer import NoSpreadError, NothingTrainedError
+from llmgym_trainer.mixtures import TaskSource
 from llmgym_trainer.models import load_model
 from llmgym_trainer.runs import read_metrics
 
@@ -49,7 +51,7 @@ def test_what_a_run_leaves(run):
     assert (run.steps, run.interrupted) == (3, False)
     assert run.run_dir.name == "first"
     assert sorted(path.name for path in run.run_dir.iterdir()) == [
-        "checkpoint-2", "checkpoint-3", "config.yaml", "episodes", "metrics.jsonl", "reward.png", "run.json",
+        ".lock", "checkpoint-2", "checkpoint-3", "config.yaml", "episodes", "metrics.jsonl", "reward.png", "run.json",
     ]  # fmt: skip
     assert run.checkpoint == run.run_dir / "checkpoint-3"
 
@@ -167,7 +169,7 @@ def test_a_run_that_could_not_begin_leaves_its_name_free(tmp_path, model_dir):
 
 def test_the_picture_and_metrics_are_there_after_a_crash(model_dir, tmp_path):
     class Breaking(LetterEnv):
-        made = 0
+        made = -1  # the one that is tried before the model loads
 
         async def reset(self, task):
             Breaking.made += 1
@@ -248,3 +250,79 @@ def test_two_processes_train_one_model(model_dir, tmp_path):
         assert len(episodes) == 16
         trained = [episode for episode in episodes if episode.provenance["trained"]]
         assert line["trained_tokens"] == sum(episode.num_sampled_tokens for episode in trained)
+
+
+def test_prompts_that_leave_no_room_end_the_run_with_what_to_set(model_dir, tmp_path):
+    prompts = [[{"role": "user", "content": f"say {word * 30}"}] for word in ("amber ", "cobalt ")]
+    codec = Codec(load_model(str(model_dir), dtype=torch.float32)[1])
+    short, long = sorted(len(codec.render(prompt, [])) for prompt in prompts)
+    assert 100 < short < long
+    tasks = [Task(prompt[0]["content"]) for prompt in prompts]
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=3, max_model_length=100))
+    with pytest.raises(ConfigError) as caught:
+        train_multi_turn(config, tasks=tasks, env_factory=LetterEnv)
+    assert f"the prompts have {short} to {long} tokens and max_model_length=100, of which 16 are kept" in str(
+        caught.value
+    )
+    assert f"Set max_model_length to {long + 16} and what 4 turns need" in str(caught.value)
+    # One of the two with room for a turn is no reason to stop, and the smallest length that is named is enough.
+    for length in (short + 16, long + 16):
+        make_trainer(model_dir, tmp_path, tasks=tasks, max_model_length=length)._rollout(0)
+
+
+def test_a_run_that_never_trained_ends_with_an_error(model_dir, tmp_path):
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=2, max_steps_without_spread=None))
+    with pytest.raises(NothingTrainedError, match=r"none of the 2 steps trained anything.*groups/zero_spread"):
+        train_multi_turn(config, tasks=TASKS, env_factory=SameEnv)
+    assert (tmp_path / "a" / "checkpoint-2").is_dir()
+
+
+# Environments that cannot be built, found before a model loads.
+
+
+class Unready(LetterEnv):
+    """Its ``reset`` fails at some tasks."""
+
+    def __init__(self, failing=()):
+        self.failing = failing
+
+    async def reset(self, task):
+        if task.prompt in self.failing:
+            raise OSError("the database is gone")
+        return await super().reset(task)
+
+
+def not_built(task):
+    raise OSError("no such table")
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        (not_built, r"the environment of task .* cannot be built: env_factory raised OSError: no such table"),
+        (lambda task: "env", r"the environment of task .* cannot be built: .* 'env', which is no llmgym.Env"),
+        (
+            lambda task: Unready({"say amber", "say indigo"}),
+            r"'test_train:Unready' cannot begin task .*reset raised OSError: the database is gone\); nor task .* gone",
+        ),
+        (lambda task: Unready({"say amber"}), "no model directory"),  # a flaky backend is met while training
+    ],
+)
+def test_an_environment_that_cannot_begin_is_found_before_the_model(tmp_path, env, text):
+    config = GRPOConfig(**settings("/nowhere/model", tmp_path, run_name="a"))
+    with pytest.raises(ConfigError, match=text):
+        train_multi_turn(config, tasks=TASKS, env_factory=env)
+    assert not (tmp_path / "a").exists()
+
+
+def test_each_environment_of_a_mixture_is_tried_and_closed(tmp_path):
+    closed = []
+
+    class Closing(LetterEnv):
+        async def close(self):
+            closed.append(self.messages[0]["content"])
+
+    sources = [TaskSource("a", TASKS[:4], Closing), TaskSource("b", TASKS[4:], not_built)]
+    with pytest.raises(ConfigError, match=r"the environment of task 'b/.*no such table"):
+        train_multi_turn(GRPOConfig(**settings("/nowhere/model", tmp_path)), sources=sources)
+    assert closed == ["say amber"]

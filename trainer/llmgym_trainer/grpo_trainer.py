@@ -46,7 +46,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import use_adapter
 
 from llmgym.env import Env
-from llmgym.episode import Episode
+from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError, LLMGymError, did_you_mean
 from llmgym.task import Task
 from llmgym.versions import provenance
@@ -80,6 +80,10 @@ class TooManyErrorsError(LLMGymError, RuntimeError):
 
 class NoSpreadError(LLMGymError, RuntimeError):
     """No group could train anything for ``max_steps_without_spread`` steps in a row."""
+
+
+class NothingTrainedError(LLMGymError, RuntimeError):
+    """A run ended without a single step that trained anything."""
 
 
 class NonFiniteError(LLMGymError, RuntimeError):
@@ -202,7 +206,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
         Raises:
             ConfigError: The checkpoint is missing, of another folder, or does not fit the tasks, the chat template
-                or the number of processes.
+                or the number of processes; or no prompt of the first step leaves room for a turn.
+            NothingTrainedError: All steps ran, and none of them trained anything.
         """
         checkpoint = None
         if resume_from_checkpoint:
@@ -210,6 +215,13 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             checkpoint = str(self._go_on_from(find_checkpoint(where)))
         output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
         self.validate()
+        if self._trained_steps == 0:
+            raise NothingTrainedError(
+                f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the run "
+                "began with. Why stands in metrics.jsonl: groups/zero_spread (all episodes of a task got the same reward), "
+                "context_overflow_ratio, error_ratio and non_finite_gradients; all episodes are in "
+                f"{self._reporter.folder / 'episodes'}"
+            )
         return output
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -477,8 +489,25 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                 f"{failed:.0%} of the episodes of step {step} failed, more than max_error_share="
                 f"{config.max_error_share:.0%}. The first one: {why}. All are in {self._reporter.folder / 'episodes'}"
             )
+        if step == 0 and config.batch_size > 1:
+            self._check_room(everything, stats)
         self._everything = everything
         return kept
+
+    def _check_room(self, groups: Sequence[Group], stats: Sequence[EpisodeStats]) -> None:
+        """Raise :class:`ConfigError` when all prompts of a step, on all processes, are too long for a single turn."""
+        good = [s for s in stats if s.stop_reason is not StopReason.ERROR]
+        if not good or any(s.turns or s.stop_reason is not StopReason.CONTEXT_OVERFLOW for s in good):
+            return
+        played = [group.episodes[0] for group in groups if group.episodes]
+        lengths = gather_object([len(self.codec.render(e.initial_messages, e.tool_specs)) for e in played])
+        limits = self._limits
+        raise ConfigError(
+            f"no episode of the first step had room for a turn: the prompts have {min(lengths)} to {max(lengths)} tokens and "
+            f"max_model_length={limits.max_model_length}, of which {limits.reply_reserve_tokens} are kept for a reply. Set "
+            f"max_model_length to {max(lengths) + limits.reply_reserve_tokens} and what {limits.max_turns} turns need, or "
+            "shorten the prompts"
+        )
 
     def _run_episodes(
         self,

@@ -20,6 +20,7 @@ from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.checkpoints import checkpoint_name
 from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.first_reset import check_first_reset
 from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer, NoSpreadError
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
@@ -83,8 +84,10 @@ def train_multi_turn(
         Where everything is.
 
     Raises:
-        ConfigError: A setting is missing or contradicts another; raised before a model loads.
+        ConfigError: A setting is missing or contradicts another, or the environment cannot begin an episode; raised
+            before a model loads.
         NoSpreadError: No group could train anything for ``max_steps_without_spread`` steps; the model is saved.
+        NothingTrainedError: All steps ran, and none of them trained anything.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
         OutOfMemoryError: A training step does not fit into memory.
         NonFiniteError: Gradients stayed NaN or infinite.
@@ -103,6 +106,7 @@ def train_multi_turn(
         tasks, env_factory, val_tasks = mixture.tasks, mixture.make_env, mixture.val_tasks or None
     if tasks is None or env_factory is None:
         raise ConfigError("what to train on is missing: give tasks and env_factory, or sources")
+    make_env = as_env_factory(env_factory)
     config.check_tasks(tasks, val_tasks)
     check_unique_ids(tasks)
     check_unique_ids(val_tasks or [])
@@ -124,6 +128,9 @@ def train_multi_turn(
                 config.to_yaml(folder.path / "config.yaml")
                 if command is not None:
                     folder.note(command=list(command))
+            with stop.waiting():
+                for of_one in [source.tasks for source in mixture.sources] if mixture is not None else [tasks]:
+                    check_first_reset(make_env, of_one, config.limits(), seed=config.seed)
             with stop.waiting(), state.main_process_first():
                 path = _base_model(config, folder, env_id)
             dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
@@ -144,7 +151,7 @@ def train_multi_turn(
                 model,
                 config,
                 tasks=tasks,
-                env_factory=as_env_factory(env_factory),
+                env_factory=make_env,
                 tokenizer=tokenizer,
                 reporter=reporter,
                 val_tasks=val_tasks,
