@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import trl
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
 
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
@@ -157,6 +159,10 @@ def test_loss_types(loss_type):
         ({"parse_retries": -1}, "parse_retries must be"),
         ({"metric_for_best_model": "reward"}, "metric_for_best_model='reward' must be a metric of the validation"),
         ({"metric_for_best_model": "val/reward", "save_total_limit": 1}, "save_total_limit=1 has no room for the best"),
+        ({"optim": "adamw"}, "optim='adamw' is unknown; allowed are adamw_torch, adamw_torch_fused, "),
+        ({"optim": "adamw_torhc"}, "Did you mean 'adamw_torch'?"),
+        ({"lr_scheduler_type": "linaer"}, "lr_scheduler_type='linaer' is unknown; allowed are linear, cosine, "),
+        ({"lr_scheduler_type": "linaer"}, "Did you mean 'linear'?"),
         ({"chat_template_kwargs": "yes"}, "chat_template_kwargs must be a mapping, got 'yes'"),
     ],
 )
@@ -164,6 +170,11 @@ def test_values_out_of_range(changes, text):
     with pytest.raises(ConfigError) as caught:
         GRPOConfig(**changes)
     assert text in str(caught.value)
+
+
+def test_names_of_transformers_may_be_given_as_its_enumerations():
+    config = GRPOConfig(optim=OptimizerNames.SGD, lr_scheduler_type=SchedulerType.COSINE)
+    assert config.given == {"optim": "sgd", "lr_scheduler_type": "cosine"}
 
 
 def test_a_batch_divides_over_the_processes(monkeypatch):

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import trl
 import yaml
+from transformers.trainer_utils import SchedulerType
+from transformers.training_args import OptimizerNames
 
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
@@ -241,6 +243,8 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(
                 f"loss_type={self.loss_type!r} is not supported ({why}); allowed are {', '.join(LOSS_TYPES)}"
             )
+        self._one_of("optim", [name.value for name in OptimizerNames])
+        self._one_of("lr_scheduler_type", [name.value for name in SchedulerType])
         self._check_numbers()
         self._at_least("batch_size", 1)
         if self.episodes_per_task in (0, 1):
@@ -352,8 +356,8 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             if isinstance(value, (int, float)) and value < 0:
                 raise ConfigError(f"{name}={value} must be 0 or more")
 
-    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
-        value = getattr(self, name)
+    def _one_of(self, name: str, allowed: Sequence[str]) -> None:
+        value = _plain(getattr(self, name))
         if value not in allowed:
             raise ConfigError(
                 f"{name}={value!r} is unknown; allowed are {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
