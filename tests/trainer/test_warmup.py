@@ -280,6 +280,19 @@ def test_every_row_is_used_before_any_is_used_again():
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10, 20))
 
 
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [(20, [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]), (12, [2, 3, 4, 5, 6, 8, 9, 10, 11, 12]), (3, [1, 2, 3])],
+)
+def test_where_there_is_no_terminal_each_tenth_is_a_line(capsys, steps, told):
+    rows = rows_of(([5, 6, 7, 8], [0, 0, 1, 1]))
+    losses = warm_up(build_llama(320), rows, steps=steps, batch_size=1, learning_rate=1e-3, seed=0, label="Warm")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(", loss")[0] for line in lines] == [f"Warm: step {step}/{steps}" for step in told]
+    assert [float(line.split()[4].rstrip(",")) for line in lines] == [round(losses[step - 1], 3) for step in told]
+    assert all(line.endswith(" steps/s") for line in lines)
+
+
 def test_the_cache_key_knows_recipe_seed_code_and_episodes(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("one", "two"):

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedModel
 
@@ -233,7 +234,9 @@ def warm_up(
     seed: int,
     label: str = "warm-up",
 ) -> list[float]:
-    """Train a model on rows with the cross-entropy of their masked-in tokens. Shows a progress bar.
+    """Train a model on rows with the cross-entropy of their masked-in tokens.
+
+    Shows a progress bar; where the output is no terminal it prints a line at each tenth of the steps instead.
 
     AdamW without weight decay; the learning rate rises over the first twentieth of the steps and then falls linearly to
     a twentieth. Rows of similar length share a batch; each row is used once before any is used again.
@@ -245,7 +248,7 @@ def warm_up(
         batch_size: Rows a step.
         learning_rate: The highest one.
         seed: Determines the order of the rows.
-        label: Stands in front of the bar.
+        label: Stands in front of the bar or line.
 
     Returns:
         The loss of each step, in nats a token.
@@ -260,7 +263,9 @@ def warm_up(
     losses: list[float] = []
     model.train()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, TimeRemainingColumn()) as progress:
+    console = Console()
+    has_bar = console.is_terminal or console.is_jupyter
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not has_bar) as progress:
         bar = progress.add_task(label, total=steps, note="")
         start = time.perf_counter()
         for step in range(steps):
@@ -272,7 +277,10 @@ def warm_up(
             schedule.step()
             losses.append(loss.item())
             speed = (step + 1) / (time.perf_counter() - start)
-            progress.update(bar, advance=1, note=f"loss {losses[-1]:.3f}, {speed:.1f} steps/s")
+            note = f"loss {losses[-1]:.3f}, {speed:.1f} steps/s"
+            progress.update(bar, advance=1, note=note)
+            if not has_bar and (step + 1) * 10 // steps > step * 10 // steps:
+                print(f"{label}: step {step + 1}/{steps}, {note}", flush=True)
     model.eval()
     return losses
 
