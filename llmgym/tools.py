@@ -22,6 +22,13 @@ from llmgym.messages import ToolSpec
 
 T = TypeVar("T")
 
+MAX_QUOTED = 80
+"""Characters of a name or a value that an error about arguments repeats."""
+MAX_REASON = 500
+"""Characters of what is wrong with one argument."""
+MAX_ERRORS = 10
+"""Wrong arguments that one error names."""
+
 
 @dataclass
 class ToolResult:
@@ -227,15 +234,20 @@ def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
 
 
 def _explain(error: pydantic.ValidationError, tool_name: str, allowed: list[str]) -> str:
+    """Name what is wrong with the arguments; what the model wrote is cut, and so is a long list of errors."""
+    items = error.errors(include_url=False)
     parts = []
-    for item in error.errors(include_url=False):
-        where = ".".join(str(part) for part in item["loc"])
+    for item in items[:MAX_ERRORS]:
+        where = ".".join(str(part) for part in item["loc"])[:MAX_QUOTED]
         if item["type"] == "extra_forbidden":
             parts.append(f"unknown argument {where!r} (allowed: {', '.join(allowed) or 'none'})")
         elif item["type"] == "missing":
             parts.append(f"missing argument {where!r}")
-        else:
-            parts.append(f"argument {where!r}: {item['msg']}, got {item['input']!r:.80}")
+        else:  # a message of pydantic may quote the input too
+            got = repr(item["input"])[:MAX_QUOTED]
+            parts.append(f"argument {where!r}: {item['msg'][:MAX_REASON]}, got {got}")
+    if len(items) > MAX_ERRORS:
+        parts.append(f"and {len(items) - MAX_ERRORS} more errors")
     return f"{tool_name}: " + "; ".join(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import subprocess
 import sys
 import threading
@@ -142,6 +143,52 @@ def test_a_long_bad_argument_is_not_repeated_in_full():
     with pytest.raises(ToolError) as error:
         everything.validate('{"key": "a", "count": "' + "9" * 5000 + 'x"}')
     assert len(str(error.value)) < 300
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"]
+
+
+@tool
+def stroke(animal: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")], times: dict[str, int] = {}) -> str:  # noqa: B006
+    """Stroke it."""
+    return "purr"
+
+
+LONG = "x" * 10**6
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (everything, {"key": "a", LONG: 1}, f"everything: unknown argument '{'x' * 80}' (allowed: key, count, limit"),
+        (stroke, {"animal": {"kind": "cat"}, "times": {LONG: "a"}}, f"stroke: argument 'times.{'x' * 74}': Input "),
+        (stroke, {"animal": {"kind": LONG}}, "stroke: argument 'animal': Input tag 'xxx"),
+        (
+            everything,
+            {"key": "a", **{f"a{number}": number for number in range(100_000)}},
+            "everything: unknown argument 'a0'",
+        ),
+    ],
+)
+def test_no_error_is_as_long_as_what_a_model_wrote(function, arguments, message):
+    with pytest.raises(ToolError) as raised:
+        function.validate(json.dumps(arguments))
+    assert str(raised.value).startswith(message)
+    assert len(str(raised.value)) < 2000
+
+
+def test_only_the_first_of_many_errors_are_named():
+    arguments = {"key": "a", "points": [{"x": "?"}] * 25}
+    with pytest.raises(ToolError) as raised:
+        everything.validate(json.dumps(arguments))
+    *named, rest = str(raised.value).split("; ")
+    assert [text.partition("argument ")[2].split(":")[0] for text in named] == [f"'points.{n}.x'" for n in range(10)]
+    assert rest == "and 15 more errors"
 
 
 def google(a: int, b: int = 0) -> int:
