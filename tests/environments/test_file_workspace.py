@@ -419,6 +419,24 @@ def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded):
     assert asyncio.run(rewards(unguarded)) == [1.0] * 10
 
 
+class KeepsTheTasksOwnTarget(FileWorkspaceEnv):
+    async def setup(self):
+        await super().setup()
+        self._changes = self.task.target
+
+
+@pytest.mark.parametrize(("env", "reward"), [(FileWorkspaceEnv, 0.0), (KeepsTheTasksOwnTarget, 1.0)])
+def test_editing_the_task_in_mid_episode_earns_nothing(env, reward):
+    async def run():
+        task = Task(EDIT.prompt, dict(EDIT.target), {"files": dict(FILES)})
+        playing = env()
+        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
+        task.target["attic/plum.txt"] = "12"  # as it is
+        return (await playing.step({"role": "assistant", "content": "done"})).reward
+
+    assert asyncio.run(run()) == reward
+
+
 # The tasks.
 
 

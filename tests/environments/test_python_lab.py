@@ -369,6 +369,27 @@ def test_cheating_earns_nothing(name):
     assert play(*attempt, env=unguarded).reward == 1.0
 
 
+class KeepsTheTasksOwnTests(PythonLabEnv):
+    """Guard removed: the tests are copied at the beginning."""
+
+    async def setup(self):
+        await super().setup()
+        self._tests = self.task.target
+
+
+@pytest.mark.parametrize(("env", "reward"), [(PythonLabEnv, 0.0), (KeepsTheTasksOwnTests, 1.0)])
+def test_editing_the_task_in_mid_episode_earns_nothing(env, reward):
+    async def run():
+        task = Task(TASK.prompt, [list(one) for one in TESTS], TASK.metadata)
+        playing = env()
+        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
+        for test in task.target:
+            test[1] = 0
+        return (await playing.step(calls(("submit", "def f(x): return 0")))).reward
+
+    assert asyncio.run(run()) == reward
+
+
 # Tasks
 
 

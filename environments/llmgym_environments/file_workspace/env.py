@@ -91,7 +91,7 @@ class FileWorkspaceEnv(ToolEnv):
             raise TaskError(f"the files or the target of the task: {error}") from error
         if odd:
             raise TaskError(f"write the paths of a task plainly, such as 'garden/plum.txt', got {sorted(odd)!r:.80}")
-        self._changes: dict[str, str | None] = changes
+        self._changes: dict[str, str | None] = dict(changes)  # a copy: whoever holds the task cannot edit the check
         self._others = {path: text for path, text in self._tree.files.items() if path not in changes}
         self._made, self._spoiled = self._look()
         if self._made == len(changes):

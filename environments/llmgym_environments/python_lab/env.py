@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -86,7 +87,7 @@ class PythonLabEnv(ToolEnv):
                 "the target of the task must be a list of tests, each a list of argument and result, such as [[5, 36]]; "
                 f"got {tests!r:.80}"
             )
-        self._tests: list[list[Any]] = tests
+        self._tests: list[list[Any]] = copy.deepcopy(tests)  # whoever holds the task cannot edit the check
         self._failed_runs = 0
         self._passed: int | None = None
 
