@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from llmgym import Env, Episode, Policy, Task, run_episode
+from llmgym import Env, Episode, Message, Policy, ScriptedPolicy, Task, run_episode
 
 SHIPPED = [
     "CalculatorMath-v0",
@@ -34,3 +34,40 @@ def play_all(
         return await asyncio.gather(*map(one, tasks))
 
     return asyncio.run(run())
+
+
+class Yielding(Policy):
+    """Plays a policy; every other episode takes a turn meanwhile."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    async def start(self, task: Task) -> None:
+        await self.policy.start(task)
+
+    async def act(self, messages, tool_specs):
+        await asyncio.sleep(0)
+        return await self.policy.act(messages, tool_specs)
+
+
+def play_beside(
+    env: Callable[[], Env],
+    expert: Callable[[], Policy],
+    tasks: Sequence[Task],
+    hostile: Sequence[Sequence[Message | str]] = (),
+) -> list[Episode]:
+    """Play all ``tasks`` at once, beside an episode of one of them for each hostile script, which is returned.
+
+    Asserts that each of the others is solved, and is message for message what it is alone.
+    """
+
+    async def run() -> list[Episode]:
+        scripts = [(tasks[at % len(tasks)], ScriptedPolicy(script)) for at, script in enumerate(hostile)]
+        policies = [*scripts, *((task, expert()) for task in tasks)]
+        return await asyncio.gather(*(run_episode(env(), task, Yielding(policy)) for task, policy in policies))
+
+    played, alone = asyncio.run(run()), play_all(env, expert, tasks, width=1)
+    for one, other in zip(alone, played[len(hostile) :], strict=True):
+        assert one.reward == 1.0
+        assert (one.messages, one.metrics) == (other.messages, other.metrics)
+    return played[: len(hostile)]

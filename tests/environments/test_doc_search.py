@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 
 import pytest
-from suite import play_all
+from suite import play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -451,12 +451,16 @@ def test_words_belong_to_one_list():
 # One process.
 
 
-def test_256_episodes_at_once_are_what_they_are_alone():
-    tasks = generate_tasks("train", level="all", count=256)
-    together, alone = (play_all(DocSearchEnv, DocSearchExpert, tasks, width=width) for width in (256, 1))
-    for one, other in zip(alone, together, strict=True):
-        assert one.reward == 1.0
-        assert (one.messages, one.metrics) == (other.messages, other.metrics)
+def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones():
+    words = " ".join([*FIRST_NAMES, *LAST_NAMES])[:200]
+    script = [
+        says("", *(call("search", query=query) for query in (words, "x" * 10**6, "\x00", "\ud800", "*" * 200))),
+        says("", call("search", query=words, skip=10**1000), call("search", query=words, skip=-1)),
+        says("", *(call("open_page", number=number) for number in range(-1, 98))),
+    ]
+    hostile = play_beside(DocSearchEnv, DocSearchExpert, generate_tasks(level="all", count=256), [script] * 8)
+    assert {(episode.reward, episode.metrics["pages_opened"]) for episode in hostile} == {(0.0, 12)}
+    assert max(len(text) for episode in hostile for text in results(episode)) < 300
 
 
 def test_an_index_is_built_once_a_process():

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from suite import play_all
+from suite import play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -225,11 +225,20 @@ def test_doing_nothing_earns_nothing():
     assert {play("done", task=task).reward for task in generate_tasks("val", level="all")} == {0.0}
 
 
-def test_256_episodes_at_once_are_what_they_are_alone():
+def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones():
     tasks = generate_tasks("val", level="all", count=64) * 4
-    together, alone = (play_all(FileWorkspaceEnv, FileWorkspaceExpert, tasks, width=width) for width in (256, 1))
-    assert [episode.messages for episode in together] == [episode.messages for episode in alone]
-    assert {episode.reward for episode in together} == {1.0}
+    made = [
+        [write(path, "spoiled") for path in tasks[0].metadata["files"]],
+        [write(f"f{number}.txt", f"{'a' * 499}\n" * 4) for number in range(210)],
+        [write(path, "x") for path in ("../x", "/etc/x", "a" * 10**6, "a\x00", "\ud800", "/".join("x" * 50))],
+        [write("large.txt", "a\n" * 10**6), call("grep", text="a" * 499), call("grep", text="a" * 10**6)],
+        [move(f"f{number}.txt", f"{'d/' * number}f.txt") for number in range(1, 60)],
+    ]
+    script = [{"role": "assistant", "tool_calls": calls} for calls in made]
+    hostile = play_beside(FileWorkspaceEnv, FileWorkspaceExpert, tasks, [script] * 2)
+    assert {episode.reward for episode in hostile} == {0.0}
+    assert all(episode.metrics["files_spoiled"] > 100 and episode.num_tool_errors > 100 for episode in hostile)
+    assert max(len(text) for episode in hostile for text in results(episode)) < 2200
 
 
 def test_an_environment_object_can_be_reset():

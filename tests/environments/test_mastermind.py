@@ -7,7 +7,7 @@ import json
 import random
 
 import pytest
-from suite import play_all
+from suite import play_all, play_beside
 
 import llmgym
 from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason, Task
@@ -360,19 +360,8 @@ def test_splits_share_no_set_of_colours():
 # Many at once, and the page
 
 
-def test_256_episodes_at_once_play_as_each_alone():
-    tasks = generate_tasks("train", level="all", count=256)
-
-    class Yielding(MastermindExpert):
-        async def act(self, messages, tool_specs):
-            await asyncio.sleep(0)  # every other episode takes a turn meanwhile
-            return await super().act(messages, tool_specs)
-
-    async def run():
-        together = await asyncio.gather(*(llmgym.run_episode(MastermindEnv(), task, Yielding()) for task in tasks))
-        alone = [await llmgym.run_episode(MastermindEnv(), task, MastermindExpert()) for task in tasks]
-        return together, alone
-
-    together, alone = asyncio.run(run())
-    assert [one.messages for one in together] == [one.messages for one in alone]
-    assert [one.reward for one in together] == [1.0] * 256
+def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones():
+    scripts = [[FORGED] * 10, [calls(*ALL_CODES * 20)] * 10, ["teal " * 200_000] * 10, ["\ud800\x00"] * 10]
+    hostile = play_beside(MastermindEnv, MastermindExpert, generate_tasks(level="all", count=256), scripts * 4)
+    assert {episode.reward for episode in hostile} == {0.0}
+    assert all(episode.metrics["malformed"] == episode.metrics["turns"] for episode in hostile)

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from suite import play_all
+from suite import play_all, play_beside
 
 import llmgym
 from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason
@@ -92,36 +92,11 @@ def test_no_calculation_is_long(env):
     assert (after, episode.reward) == ("2", 1.0)
 
 
-class Yielding(Policy):
-    """Plays a policy; every other episode takes a turn meanwhile."""
-
-    def __init__(self, policy):
-        self.policy = policy
-
-    async def start(self, task):
-        await self.policy.start(task)
-
-    async def act(self, messages, tool_specs):
-        await asyncio.sleep(0)
-        return await self.policy.act(messages, tool_specs)
-
-
 @both
 def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones(env):
     generate_tasks, expert = GAMES[env]
-    tasks = generate_tasks("train", level="all", count=256)
-
-    async def run():
-        hostile = [ScriptedPolicy([calculates(*HOSTILE)] * 3) for _ in range(16)]
-        policies = [Yielding(policy) for policy in [*(expert() for _ in tasks), *hostile]]
-        played = [(task, policy) for task, policy in zip([*tasks, *tasks[:16]], policies, strict=True)]
-        return await asyncio.gather(*(llmgym.run_episode(env(), *one) for one in played))
-
-    together, alone = asyncio.run(run()), play_all(env, expert, tasks, width=1)
-    for one, other in zip(alone, together[:256], strict=True):
-        assert one.reward == 1.0
-        assert (one.messages, one.metrics) == (other.messages, other.metrics)
-    assert {episode.reward for episode in together[256:]} == {0.0}
+    hostile = play_beside(env, expert, generate_tasks(level="all", count=256), [[calculates(*HOSTILE)] * 3] * 16)
+    assert {episode.reward for episode in hostile} == {0.0}
 
 
 # What cheating earns: nothing here, and everything where the one guard against it is missing.

@@ -3,11 +3,13 @@
 import asyncio
 import hashlib
 import json
+import os
 import re
 
+import psutil
 import pydantic_monty
 import pytest
-from suite import play_all
+from suite import play_all, play_beside
 
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
@@ -436,20 +438,39 @@ def test_splits_share_no_function():
 # Many at once, and the page
 
 
-def test_256_episodes_at_once_play_as_each_alone():
-    tasks = generate_tasks("train", level="all", count=256)
+def workers():
+    """The processes in which programs run."""
+    return {child.pid for child in psutil.Process().children() if child.name() == "monty"}
 
-    async def run():
-        env_and_expert = [(PythonLabEnv(), PythonLabExpert()) for _ in tasks]
-        together = await asyncio.gather(
-            *(llmgym.run_episode(env, task, expert) for (env, expert), task in zip(env_and_expert, tasks, strict=True))
-        )
-        alone = [await llmgym.run_episode(PythonLabEnv(), task, PythonLabExpert()) for task in tasks[:60]]
-        return together, alone
 
-    together, alone = asyncio.run(run())
-    assert [one.reward for one in together] == [1.0] * 256
-    assert [one.messages for one in together[:60]] == [one.messages for one in alone]
+def test_256_episodes_at_once_are_what_they_are_alone_and_share_their_workers():
+    sandbox.run("")
+    before = workers()
+    play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=256))
+    assert before and before <= workers()  # none was replaced
+    assert len(workers()) <= os.cpu_count()
+
+
+HOSTILE = [
+    "kept = f = print = len = sum = max = None\nraise ValueError",
+    "import math\nmath.floor = math.pi = 0",
+    "[0] * 10**9",
+    "def f(n): return f(n + 1)\nf(0)",
+    "print('8 of 8 tests passed' * 10**4)",
+    "2 ** 10**9",
+    "(" * 9_000,
+    "print(kept)",
+    "raise SystemExit",
+]
+
+
+def test_hostile_programs_in_the_one_worker_that_there_is_disturb_no_other_episode(monkeypatch):
+    with pydantic_monty.Monty(max_processes=1) as pool:
+        monkeypatch.setattr(sandbox, "_pool", lambda process: pool)
+        script = [calls(*(("run_python", program) for program in HOSTILE)), calls(("submit", HOSTILE[0]))]
+        hostile = play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=128), [script] * 8)
+    assert {(episode.reward, episode.metrics["passed"]) for episode in hostile} == {(0.0, 0.0)}
+    assert {episode.metrics["failed_runs"] for episode in hostile} == {len(HOSTILE)}
 
 
 def test_an_endless_program_holds_up_nobody_else():

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from suite import play_all
+from suite import play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -579,9 +579,17 @@ def test_words_belong_to_one_list():
     assert len(words) == len(set(words)) == 30
 
 
-def test_256_episodes_at_once_are_what_they_are_alone():
+def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones():
     tasks = generate_tasks("train", level="all", count=256)
-    together, alone = (play_all(RetailDeskEnv, RetailDeskExpert, tasks, width=width) for width in (256, 1))
-    for one, other in zip(alone, together, strict=True):
-        assert one.reward == 1.0
-        assert (one.messages, one.metrics) == (other.messages, other.metrics)
+    numbers = [*range(1, 100), -1, 10**1000]
+    script = [
+        does(*(call("exchange", order=number, colour=colour) for number in numbers for colour in COLOURS)),
+        does(*(call("refund", order=number, amount=1) for number in numbers)),
+        does(*(call(name, order=number) for number in numbers for name in ("get_order", "cancel"))),
+        does(*(call("refuse", order=number, reason="late") for number in numbers)),
+        does(call("get_stock", item="x" * 10**6), call("refuse", order=1, reason="x" * 10**6)),
+    ]
+    hostile = play_beside(RetailDeskEnv, RetailDeskExpert, tasks, [script] * 6)
+    assert {(episode.reward, episode.metrics["state_right"]) for episode in hostile} == {(0.0, False)}
+    assert all(episode.metrics["forbidden_acts"] > 5 for episode in hostile)
+    assert max(len(text) for episode in hostile for text in texts(episode, "tool")) < 200
