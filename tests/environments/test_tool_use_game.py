@@ -13,8 +13,9 @@ import pytest
 from suite import play_all
 
 import llmgym
-from llmgym import Policy, StopReason, Task
+from llmgym import Policy, StopReason, Task, ToolResult
 from llmgym.errors import TaskError
+from llmgym_environments.calculator import evaluate
 from llmgym_environments.tool_use_game import (
     TOOL_USE_GAME_TASKS,
     ToolUseGameEnv,
@@ -33,7 +34,7 @@ def call(name, /, **arguments):
 def play(*messages, task=TASK):
     """Play assistant messages (a list is a message with these calls) and return the episode."""
     script = [
-        message if isinstance(message, str) else {"role": "assistant", "tool_calls": message} for message in messages
+        {"role": "assistant", "tool_calls": message} if isinstance(message, list) else message for message in messages
     ]
     return asyncio.run(llmgym.run_episode(ToolUseGameEnv(), task, llmgym.ScriptedPolicy(script)))
 
@@ -156,6 +157,24 @@ def test_the_largest_table_is_shown_whole():
 def test_look_ups_are_counted_and_so_are_the_facts_they_found():
     metrics = play([call("lookup", key=key) for key in ("fox", "fox", "amber", "foxes")], "46").metrics
     assert (metrics["lookups"], metrics["facts_found"], metrics["calculated"]) == (3, 2, False)
+
+
+@pytest.mark.parametrize(("key", "spare", "reward"), [("fox", 0, 1.0), ("wrong", 0, 1.0), ("fox", 1, 0.0)])
+def test_one_look_up_too_many_ends_the_episode(key, spare, reward):
+    most = len(TASK.metadata["facts"]) + 12
+    episode = play(
+        [call("lookup", key=key)] * most, *[[call("lookup", key="fox"), call("list_fact_keys")]] * spare, "46"
+    )
+    assert (episode.reward, episode.stop_reason) == (reward, StopReason.TERMINATED)
+    assert (
+        results(episode)[most:]
+        == ["no look-ups left", "tool_error: not run, an earlier call ended the episode"][: 2 * spare]
+    )
+
+
+def test_an_answer_beside_one_look_up_too_many_does_not_count():
+    made = [call("lookup", key="fox")] * (len(TASK.metadata["facts"]) + 13)
+    assert play({"role": "assistant", "content": "46", "tool_calls": made}).reward == 0.0
 
 
 def test_an_environment_object_can_be_reset():
@@ -290,17 +309,37 @@ class TrustsTheResults(ToolUseGameEnv):
 
 
 class LooksEverythingUp(Policy):
-    """Brute force: looks up every key there is, as if one of the numbers found were the answer, and leaves the rest."""
+    """Looks up every key that is listed, as if one of the numbers found were the answer, and leaves the rest."""
 
     async def act(self, messages, tool_specs):
-        if messages[-1]["role"] == "tool":
+        turn, last = sum(message["role"] == "assistant" for message in messages), messages[-1]["content"]
+        if turn == 2:
             return "All of these."
-        return {"role": "assistant", "tool_calls": [call("lookup", key=word) for word in WORDS]}
+        made = [call("lookup", key=key) for key in last.split(", ")] if turn else [call("list_fact_keys")]
+        return {"role": "assistant", "tool_calls": made}
 
 
 class FindingIsEnough(ToolUseGameEnv):
     async def score(self, message):
         return float(self.metrics()["facts_found"] == len(self._facts))
+
+
+class TriesEveryWord(Policy):
+    """Brute force: looks up every word that can be a key instead of listing keys, and answers with what that gives."""
+
+    async def start(self, task):
+        self.expression = task.metadata["expression"]
+
+    async def act(self, messages, tool_specs):
+        if messages[-1]["role"] == "user":
+            return {"role": "assistant", "tool_calls": [call("lookup", key=word) for word in WORDS]}
+        found = [message["content"] for message in messages if message["role"] == "tool"]
+        facts = {word: number for word, number in zip(WORDS, found, strict=True) if number.isdigit()}
+        return str(evaluate(fill_in(self.expression, facts)))
+
+
+class LookUpsAreFree(ToolUseGameEnv):
+    spare_lookups = len(WORDS)
 
 
 class AsksForHiddenParts(Policy):
@@ -314,9 +353,9 @@ class AsksForHiddenParts(Policy):
 
 class LooksUpAttributes(ToolUseGameEnv):
     @llmgym.tool
-    async def lookup(self, key: str) -> str:
+    async def lookup(self, key: str) -> ToolResult:
         """Get the number of a key."""
-        return str(self._facts.get(key, getattr(self, key)))
+        return ToolResult(str(self._facts.get(key, getattr(self, key))))
 
 
 @pytest.mark.parametrize(
@@ -325,6 +364,7 @@ class LooksUpAttributes(ToolUseGameEnv):
         (AsksTheCalculator, CalculatorKnowsTheFacts),
         (SaysItWithAKey, TrustsTheResults),
         (LooksEverythingUp, FindingIsEnough),
+        (TriesEveryWord, LookUpsAreFree),
         (AsksForHiddenParts, LooksUpAttributes),
     ],
 )

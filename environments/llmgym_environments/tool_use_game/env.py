@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgym import tool
+from llmgym import Message, ToolResult, tool
 from llmgym.errors import TaskError, ToolError, did_you_mean
 from llmgym_environments.number_answer import NumberAnswerEnv
 
 MAX_FACTS = 200
 MAX_KEY_CHARACTERS = 40
 MAX_DIGITS = 15
+SPARE_LOOKUPS = 12
+"""Look-ups allowed beyond one for each fact: far more than a task needs, far fewer than there are words."""
 
 
 class ToolUseGameEnv(NumberAnswerEnv):
@@ -31,7 +33,9 @@ class ToolUseGameEnv(NumberAnswerEnv):
 
     ## Tools
     - `list_fact_keys()`: all keys of the table, alphabetically, separated by `, `.
-    - `lookup(key)`: the number of one key. An unknown key is an error that suggests the nearest.
+    - `lookup(key)`: the number of one key. An unknown key is an error that suggests the nearest. At most 12 look-ups
+      more than the table has facts, those that find nothing included: 16 at level 1, 20 to 24 at level 3. One more
+      ends the episode.
     - `calculator(expression)`: `+ - * / // % **`, signs and parentheses, exact
       (:func:`llmgym_environments.calculator.evaluate`). An expression has at most 500 characters, a number about
       308 digits; what is longer or larger is an error.
@@ -53,7 +57,8 @@ class ToolUseGameEnv(NumberAnswerEnv):
 
     ## Episode End
     1. Termination: an assistant message without tool calls.
-    2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
+    2. Termination: a look-up more than are allowed; the reward is 0.0.
+    3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
     The environment takes none. Options of its tasks (`llmgym.tasks("ToolUseGame-v0", split, …)`):
@@ -78,6 +83,7 @@ class ToolUseGameEnv(NumberAnswerEnv):
     """
 
     system_prompt = "Use the tools. Then reply with only the number."
+    spare_lookups = SPARE_LOOKUPS
 
     async def setup(self) -> None:
         """Take facts and target from the task. Raises :class:`TaskError` when one is missing or out of shape."""
@@ -94,6 +100,7 @@ class ToolUseGameEnv(NumberAnswerEnv):
                 f"got {facts!r:.80}"
             )
         self._facts: dict[str, int] = facts
+        self._left = len(facts) + self.spare_lookups
         self._lookups: list[str] = []
 
     @tool
@@ -102,20 +109,27 @@ class ToolUseGameEnv(NumberAnswerEnv):
         return ", ".join(self._facts)
 
     @tool
-    async def lookup(self, key: str) -> str:
+    async def lookup(self, key: str) -> ToolResult:
         """Get the number of a key."""
+        self._left -= 1
+        if self._left < 0:
+            return ToolResult("no look-ups left", should_stop=True)
         if key not in self._facts:
             given = key[:MAX_KEY_CHARACTERS]
             raise ToolError(
                 f"no key {given!r}; list_fact_keys lists them.{did_you_mean(given, self._facts, likeness=0.5)}"
             )
         self._lookups.append(key)
-        return str(self._facts[key])
+        return ToolResult(str(self._facts[key]))
 
     @tool
     async def calculator(self, expression: str) -> str:
         """Calculate."""
         return self.calculate(expression)
+
+    async def score(self, message: Message) -> float:
+        """1.0 or 0.0, see the class."""
+        return await super().score(message) if self._left >= 0 else 0.0
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""
