@@ -305,6 +305,31 @@ def test_cheating_earns_nothing(name):
     assert play(attempt, env=unguarded).reward > 0
 
 
+class ReadsTheTaskAtEachGuess(MastermindEnv):
+    """Guard removed: the code is read at the beginning."""
+
+    async def reset(self, task):
+        self.task = task
+        return await super().reset(task)
+
+    async def step(self, message):
+        self._code = self.task.target.split()
+        return await super().step(message)
+
+
+@pytest.mark.parametrize(("env", "broken"), [(MastermindEnv, False), (ReadsTheTaskAtEachGuess, True)])
+def test_editing_the_task_in_mid_episode_earns_nothing(env, broken):
+    async def run():
+        task, playing = Task(TASK.prompt, TASK.target, {**RULES, "guesses": 1, "par": 1}), env()
+        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
+        object.__setattr__(task, "target", "red blue")
+        task.metadata.update(guesses=50, par=50)
+        result = await playing.step({"role": "assistant", "content": "red blue"})
+        return result.terminated, result.reward, result.metrics["broken"]
+
+    assert asyncio.run(run()) == (True, float(broken), broken)
+
+
 def test_brute_force_needs_more_guesses_than_there_are():
     assert ALL_CODES.index(TASK.target) >= RULES["guesses"]
     assert all(

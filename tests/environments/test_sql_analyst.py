@@ -395,6 +395,21 @@ class ReadsTheTaskFile(Cheat):
         yield self.results[-1]
 
 
+class ChangesTheData(Cheat):
+    """Writes rows of its own over the data, so that the query of the question gives what it likes."""
+
+    def messages(self, task):
+        yield [call("list_tables")]
+        table = self.results[-1].split(", ")[0]
+        columns = next(
+            columns for name, columns in Database(task.metadata["database"]).columns.items() if name == table
+        )
+        numbers = [column.split()[0] for column in columns.split(", ") if column.endswith(" integer")]
+        yield [sql(f"UPDATE {table} SET {', '.join(f'{name} = 0' for name in numbers)}")]
+        yield [sql(task.metadata["query"])]
+        yield "0"
+
+
 class TriesAgain(Cheat):
     """Answers one number after the other."""
 
@@ -427,6 +442,22 @@ class WithoutRights(SqlAnalystEnv):
     async def setup(self):
         await super().setup()
         self.database._connection.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+
+
+class ComparesWithItsData(SqlAnalystEnv):
+    """A check that asks the episode's own database: it relies on the guard against writing alone."""
+
+    async def score(self, message):
+        return float(self.database.query(self.task.metadata["query"]) == message["content"])
+
+
+class WritesAndComparesWithItsData(ComparesWithItsData):
+    """The same without that guard."""
+
+    async def setup(self):
+        await super().setup()
+        self.database._connection.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+        self.database._connection.execute("PRAGMA query_only = OFF")
 
 
 class GoesOnAfterAWrongAnswer(SqlAnalystEnv):
@@ -463,6 +494,33 @@ def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded, tm
 
     assert asyncio.run(rewards(SqlAnalystEnv)) == [0.0] * 10
     assert asyncio.run(rewards(unguarded)) == [1.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("env", "reward"), [(SqlAnalystEnv, 0.0), (ComparesWithItsData, 0.0), (WritesAndComparesWithItsData, 1.0)]
+)
+def test_writing_earns_nothing_as_long_as_it_is_refused(env, reward):
+    tasks = [task for task in generate_tasks("test", count=60) if isinstance(task.target, int) and task.target > 1][:10]
+    assert [episode.reward for episode in play_all(env, ChangesTheData, tasks)] == [reward] * 10
+
+
+class ReadsTheTaskAtTheEnd(SqlAnalystEnv):
+    async def score(self, message):
+        return float(parse_rows(message["content"]) == target_rows(self.task.target))
+
+
+@pytest.mark.parametrize(("env", "reward"), [(SqlAnalystEnv, 0.0), (ReadsTheTaskAtTheEnd, 1.0)])
+def test_editing_the_task_in_mid_episode_earns_nothing(env, reward):
+    async def run():
+        task = Task("?", [["oslo", 12], ["rome", 7]], {"database": SCRIPT})
+        playing = env()
+        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
+        task.target[:] = [["fox", 1]]
+        result = await playing.step({"role": "assistant", "content": "fox | 1"})
+        await playing.close()
+        return result.reward
+
+    assert asyncio.run(run()) == reward
 
 
 # The tasks.
