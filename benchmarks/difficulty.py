@@ -1,8 +1,8 @@
-"""The difficulty table of an environment's page: how long its scripted expert's episodes are, level by level.
+"""The difficulty table of an environment's page: how long its scripted expert's episodes are, level by level; and what a model scores.
 
     python benchmarks/difficulty.py Mastermind-v0
-    python benchmarks/difficulty.py Mastermind-v0 --model tiny       # and what the built-in model scores after warm-up
-    python benchmarks/difficulty.py Mastermind-v0 --model smollm2    # and SmolLM2-135M-Instruct zero-shot, as published
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny       # what the built-in model of seed 1 scores after warm-up
+    python benchmarks/difficulty.py Mastermind-v0 --model smollm2    # what SmolLM2-135M-Instruct scores as published
 
 Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: a word, a number, or what
 stands between them is one token. What a random policy scores is in the environment's tests.
@@ -78,6 +78,7 @@ def score_model(options: argparse.Namespace) -> None:
                 task_options={"level": level},
                 limit=options.model_episodes,
                 episodes_per_task=1,
+                seed=1,
                 concurrency=32,
                 max_turns=8,
                 max_model_length=2048,
