@@ -177,7 +177,8 @@ def largest_difference(model, expected):
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_gradients_equal_a_plain_loss(model_dir, tmp_path, loss_type, beta):
-    trainer = make_trainer(model_dir, tmp_path, loss_type=loss_type, beta=beta, epsilon_high=5.0, max_model_length=200)
+    cut = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
+    trainer = make_trainer(model_dir, tmp_path, loss_type=loss_type, beta=beta, max_model_length=200, **cut)
     rows = random_rows(trainer.model.config.vocab_size)
     expected = plain_gradients(trainer, rows)
     for micro_batch_tokens in (1, 150, 100_000):
@@ -186,6 +187,7 @@ def test_gradients_equal_a_plain_loss(model_dir, tmp_path, loss_type, beta):
         assert largest_difference(trainer.model, expected) < 1e-5
 
 
+# Not dapo and cispo: these TRL divides by the tokens of the whole step, as is done here.
 @pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dr_grpo", "luspo"])
 def test_the_normalisers_of_trl_fail_that_test(model_dir, tmp_path, loss_type):
     trainer = make_trainer(

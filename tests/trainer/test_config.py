@@ -104,7 +104,7 @@ def test_what_accelerate_was_configured_for(monkeypatch, variable):
 @pytest.mark.parametrize("loss_type", [*LOSS_TYPES, *OTHER_LOSS_TYPES, "dpoa"])
 def test_loss_types(loss_type):
     if loss_type in LOSS_TYPES:
-        assert GRPOConfig(loss_type=loss_type).loss_type == loss_type
+        assert GRPOConfig(loss_type=loss_type, epsilon_high=5.0).loss_type == loss_type
     else:
         with pytest.raises(
             ConfigError, match=f"loss_type='{loss_type}'.*allowed are dapo, cispo, bnpo, grpo, dr_grpo, luspo"
@@ -117,6 +117,8 @@ def test_loss_types(loss_type):
     [
         ({"episodes_per_task": 1}, "episodes_per_task=1 never trains"),
         ({"episodes_per_task": 2.5}, "episodes_per_task"),
+        ({"loss_type": "cispo"}, "cut at epsilon_high=None (None: epsilon=0.2)"),
+        ({"loss_type": "cispo", "epsilon_high": 0.28}, "cut at epsilon_high=0.28"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": 2.0}, "batch_size must be a whole number"),
         ({"batch_size": True}, "batch_size must be a whole number"),

@@ -80,7 +80,7 @@ REFUSED = {
 
 LOSS_TYPES = {
     "dapo": "sum over trained tokens / trained tokens of the whole step",
-    "cispo": "as dapo, with CISPO's clipped-ratio objective",
+    "cispo": "as dapo, with CISPO's clipped-ratio objective; needs epsilon_high of 1 or more",
     "bnpo": "as dapo: the step is one batch, however many micro-batches it takes",
     "grpo": "mean over episodes of the mean over the episode's trained tokens",
     "dr_grpo": "sum over trained tokens / (episodes x max_model_length)",
@@ -245,6 +245,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             )
         self._one_of("optim", [name.value for name in OptimizerNames])
         self._one_of("lr_scheduler_type", [name.value for name in SchedulerType])
+        if self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1):
+            raise ConfigError(
+                f"loss_type='cispo' weighs each token by its ratio cut at epsilon_high={self.epsilon_high} (None: epsilon="
+                f"{self.epsilon}). The ratio is 1 here, so a cut below 1 only makes all gradients smaller; set epsilon_high "
+                "to 1 or more, such as 5.0 (arXiv 2510.13786)"
+            )
         self._check_numbers()
         self._at_least("batch_size", 1)
         if self.episodes_per_task in (0, 1):
