@@ -10,7 +10,7 @@ from fatal_tools import die
 from toys import TASKS, LetterEnv, TalkEnv, make_trainer, settings
 
 import llmgym.records
-from llmgym import StepResult, read_episodes
+from llmgym import StepResult, Task, read_episodes
 from llmgym.tools import run_in_daemon_thread
 from llmgym_trainer import GRPOConfig, train_multi_turn
 from llmgym_trainer.grpo_trainer import MAX_NON_FINITE_STEPS, NonFiniteError, TooManyErrorsError
@@ -159,6 +159,43 @@ def test_a_whole_batch_that_failed_is_a_skipped_step_where_that_is_allowed(model
 
     result = train(model_dir, tmp_path, Outage, max_error_share=1.0)
     assert [line["step_skipped"] for line in read_metrics(result.run_dir)] == [1, 0]
+
+
+class ValidationOutage(LetterEnv):
+    """Of four validation episodes of each validation, ``failing`` cannot begin; those of training always can."""
+
+    failing = 4
+
+    async def reset(self, task):
+        if task.prompt in [f"validate {number}" for number in range(self.failing)]:
+            raise OSError("the database is gone")
+        return await super().reset(task)
+
+
+class TwoOfFour(ValidationOutage):
+    failing = 2
+
+
+VAL_TASKS = [Task(f"validate {number}") for number in range(4)]
+
+
+@pytest.mark.parametrize("metric", [None, "val/reward"])
+def test_a_validation_that_failed_whole_ends_the_run_with_the_reason(model_dir, tmp_path, metric):
+    trainer = make_trainer(model_dir, tmp_path, ValidationOutage, val_tasks=VAL_TASKS, metric_for_best_model=metric)
+    with pytest.raises(TooManyErrorsError, match=r"100% of the validation episodes of step 0 .*the database is gone"):
+        trainer.train()
+    assert len(read_episodes(trainer._reporter.folder / "episodes" / "val-000000.jsonl")) == 8
+
+
+@pytest.mark.parametrize(("env", "allowed"), [(TwoOfFour, 0.7), (ValidationOutage, 1.0)])
+def test_a_validation_with_fewer_failures_than_allowed_goes_on(model_dir, tmp_path, env, allowed):
+    trainer = make_trainer(
+        model_dir, tmp_path, env, val_tasks=VAL_TASKS, metric_for_best_model="val/reward", max_error_share=allowed
+    )
+    trainer.train()
+    validations = [line for line in read_metrics(trainer._reporter.folder) if "val/error_ratio" in line]
+    assert [line["val/error_ratio"] for line in validations] == [2 * env.failing / (4 + env.failing)] * 2
+    assert ["val/reward" in line for line in validations] == [env is TwoOfFour] * 2
 
 
 # Faults of the engine.

@@ -174,7 +174,9 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         16_384, "Tokens (with padding) in one forward and backward pass. Lower it when memory runs out."
     )
     episode_retries: int = _setting(1, "Times a failed episode is tried again on a fresh environment.")
-    max_error_share: float = _setting(0.5, "The run stops when more than this share of a step's episodes fails.")
+    max_error_share: float = _setting(
+        0.5, "The run stops when more than this share of the episodes of a step or a validation fails."
+    )
     deterministic: bool = _setting(
         False,
         "Sample in batches that do not depend on the speed of the environments, so that a run repeats and resumes "

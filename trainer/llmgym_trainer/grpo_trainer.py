@@ -263,6 +263,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         )
         self._reporter.episodes("val", step, rank, [e for g in groups for e in (*g.episodes, *g.failed)])
         stats = gather_object(self._stats(groups))
+        self._check_errors(groups, stats, f"the validation episodes of step {step}")
         metrics = {f"val/{name}": value for name, value in rollout_metrics(stats, config.success_reward).items()}
         for name in ("val/reward_std", "val/frac_reward_zero_std", "val/groups/best_reward", "val/groups/with_success"):
             metrics.pop(name, None)  # groups of one episode
@@ -278,6 +279,11 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if name is None:
             return
         value = metrics.get(name)
+        if value is None and metrics["val/error_ratio"] > 0:
+            self._reporter.write(
+                f"this validation has no {name}, for episodes failed; it is not compared with the best"
+            )
+            return
         if value is None:
             raise ConfigError(
                 f"metric_for_best_model={name!r} is no metric of this validation, which has {', '.join(sorted(metrics))}."
@@ -481,18 +487,24 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._seen_tokens += sum(s.sampled_tokens + s.context_tokens for s in stats)
         self._add("num_tokens", float(self._seen_tokens))
         self._add("groups/sampled", float(sum(gather_object([len(everything)]))))
-        failed = sum(s.stop_reason == "error" for s in stats) / max(len(stats), 1)
-        if failed > config.max_error_share:
+        if _error_share(stats) > config.max_error_share:
             self._reporter.episodes("train", step, rank, [e for g in everything for e in (*g.episodes, *g.failed)])
-            why = next((e.stop_detail for g in everything for e in g.failed), "see the other processes")
-            raise TooManyErrorsError(
-                f"{failed:.0%} of the episodes of step {step} failed, more than max_error_share="
-                f"{config.max_error_share:.0%}. The first one: {why}. All are in {self._reporter.folder / 'episodes'}"
-            )
+        self._check_errors(everything, stats, f"the episodes of step {step}")
         if step == 0 and config.batch_size > 1:
             self._check_room(everything, stats)
         self._everything = everything
         return kept
+
+    def _check_errors(self, groups: Sequence[Group], stats: Sequence[EpisodeStats], what: str) -> None:
+        """Raise :class:`TooManyErrorsError` when more episodes of a rollout failed, on all processes, than may."""
+        failed, allowed = _error_share(stats), self.args.max_error_share
+        if failed <= allowed:
+            return
+        why = next((e.stop_detail for g in groups for e in g.failed), "see the other processes")
+        raise TooManyErrorsError(
+            f"{failed:.0%} of {what} failed, more than max_error_share={allowed:.0%}. The first one: {why}. All are in "
+            f"{self._reporter.folder / 'episodes'}"
+        )
 
     def _check_room(self, groups: Sequence[Group], stats: Sequence[EpisodeStats]) -> None:
         """Raise :class:`ConfigError` when all prompts of a step, on all processes, are too long for a single turn."""
@@ -726,6 +738,10 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 def _reward_comes_from_the_environment(**kwargs: Any) -> list[float]:
     """Stands in for the reward functions TRL asks for; never called."""
     raise RuntimeError("rewards come from the environment")
+
+
+def _error_share(stats: Sequence[EpisodeStats]) -> float:
+    return sum(s.stop_reason is StopReason.ERROR for s in stats) / max(len(stats), 1)
 
 
 def _as_list(eos_token_id: int | list[int] | None) -> list[int]:
