@@ -186,7 +186,7 @@ class EvaluationRun:
         policy = _Counted(policy, lambda usage: ledger.add(task.id, index, usage))
         try:
             env = self._make_env(task)
-        except Exception as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task,
                 StopReason.ERROR,

@@ -98,7 +98,9 @@ async def run_episode(
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await closing()
-            except Exception as error:
+            except BaseException as error:
+                if _ends_more_than_the_episode(error):
+                    raise
                 errors.append(f"{name}.close: {_describe(error)}")
                 logger.debug("close failed", exc_info=True)
         episode.close_error = "; ".join(errors) or None
@@ -128,8 +130,8 @@ class _EnvClock:
         try:
             async with asyncio.timeout(None if self._left_s is None else max(self._left_s, 0.0)) as deadline:
                 result = await call
-        except (Exception, asyncio.CancelledError) as error:
-            if _cancelled_from_outside(error):
+        except BaseException as error:
+            if _ends_more_than_the_episode(error):
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise timeout from None
@@ -146,6 +148,11 @@ def _cancelled_from_outside(error: BaseException) -> bool:
     """Tell the cancellation of this episode from a CancelledError that the environment or the engine raised itself."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _ends_more_than_the_episode(error: BaseException) -> bool:
+    """What an environment must not swallow. SystemExit is none: a library that gives up ends its episode, not the run."""
+    return isinstance(error, (KeyboardInterrupt, GeneratorExit)) or _cancelled_from_outside(error)
 
 
 async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episode) -> None:

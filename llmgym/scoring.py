@@ -94,7 +94,7 @@ class CachedScorer:
                     score = await self._score(*arguments)
             except TimeoutError:
                 why = f"no answer within {self._timeout_s} s"
-            except Exception as error:  # noqa: BLE001 - whatever a judge raises is one failed try
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a judge raises is one failed try
                 why = f"{type(error).__name__}: {error}"
             else:
                 if isinstance(score, numbers.Real) and math.isfinite(score):

@@ -295,6 +295,9 @@ def test_a_step_that_blocks_the_event_loop_past_the_budget_is_a_timeout_too():
         (EchoEnv(on_reset=raising(TimeoutError("mine"))), "reset raised TimeoutError: mine"),
         (EchoEnv(on_step=raising(TimeoutError("mine"))), "step raised TimeoutError: mine"),
         (EchoEnv(on_step=raising(asyncio.CancelledError("mine"))), "step raised CancelledError: mine"),
+        (EchoEnv(on_reset=raising(SystemExit(3))), "reset raised SystemExit: 3"),
+        (EchoEnv(on_step=raising(SystemExit(3))), "step raised SystemExit: 3"),
+        (EchoEnv(on_step=raising(BaseExceptionGroup("two", [SystemExit(3)]))), "step raised BaseExceptionGroup: two"),
         (EchoEnv(on_reset=returning("text")), "after reset: MessageError: expected a list of chat messages"),
         (EchoEnv(on_reset=returning([{"role": "bot"}])), "after reset: MessageError: unknown role"),
         (EchoEnv(on_step=returning(None)), "after step: EnvContractError: step must return a StepResult, got NoneType"),
@@ -355,6 +358,19 @@ def test_a_raising_close_changes_nothing_else():
     episode = play(EchoEnv(on_close=raising(OSError("leaked"))), ["stop"])
     assert (episode.stop_reason, episode.reward) == (StopReason.TERMINATED, 0.75)
     assert episode.close_error == "environment.close: OSError: leaked"
+
+
+def test_a_close_that_exits_changes_nothing_else():
+    episode = play(EchoEnv(on_close=raising(SystemExit(3))), ["stop"])
+    assert (episode.stop_reason, episode.close_error) == (StopReason.TERMINATED, "environment.close: SystemExit: 3")
+
+
+@pytest.mark.parametrize(
+    "env", [EchoEnv(on_step=raising(KeyboardInterrupt)), EchoEnv(on_close=raising(KeyboardInterrupt))]
+)
+def test_ctrl_c_in_an_environment_is_no_error_of_its_episode(env):
+    with pytest.raises(KeyboardInterrupt):
+        play(env, ["stop"])
 
 
 def test_a_hanging_close_is_cut(monkeypatch):

@@ -227,7 +227,7 @@ class Collector:
             env = self._env_factory(task)
             if not isinstance(env, Env):
                 raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
-        except Exception as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",
                 env_id=self._env_id(task), episode_index=index, seed=self._seed, provenance=dict(self._provenance),

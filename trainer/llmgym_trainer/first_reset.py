@@ -43,7 +43,7 @@ def check_first_reset(
             env = env_factory(task)
             if not isinstance(env, Env):
                 raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
             ) from error
