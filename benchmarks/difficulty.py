@@ -21,13 +21,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import llmgym
 from llmgym import Episode
 from llmgym.estimates import Estimate
 from llmgym.registry import find
 from llmgym_trainer.codec import Codec
+from llmgym_trainer.models import resolve_model
 from llmgym_trainer.smollm2 import load_pretrained
 from llmgym_trainer.tiny import TinyRecipe, build_tokenizer
 
@@ -64,21 +64,21 @@ def score_model(options: argparse.Namespace) -> None:
     """Print the model's mean reward and success of each level, with their 95 % intervals."""
     print(f"| level | {options.model}: mean reward | success | malformed |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
-        model: dict[str, Any] = {"model": "tiny"}
-        if options.model == "smollm2":
+        model = folder
+        if options.model == "tiny":
+            model = resolve_model("tiny", 1, options.env)
+        else:
             loaded, tokenizer, _ = load_pretrained("hermes")
             loaded.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-            model = {"model": folder}
         for level in range(1, options.levels + 1):
             report = llmgym.run_and_report(
                 options.env,
-                **model,
+                model=model,
                 split="test",
                 task_options={"level": level},
                 limit=options.model_episodes,
                 episodes_per_task=1,
-                seed=1,
                 concurrency=32,
                 max_turns=8,
                 max_model_length=2048,
