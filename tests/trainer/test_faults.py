@@ -11,9 +11,11 @@ from toys import TASKS, LetterEnv, TalkEnv, make_trainer, settings
 
 import llmgym.records
 from llmgym import StepResult, Task, read_episodes
+from llmgym.errors import ConfigError
 from llmgym.tools import run_in_daemon_thread
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.grpo_trainer import MAX_NON_FINITE_STEPS, NonFiniteError, TooManyErrorsError
+from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError
+from llmgym_trainer.grpo_trainer import MAX_NON_FINITE_STEPS, TooManyErrorsError
 from llmgym_trainer.out_of_memory import OutOfMemoryError
 from llmgym_trainer.runs import RunFolderError, read_metrics
 
@@ -198,6 +200,14 @@ def test_a_validation_with_fewer_failures_than_allowed_goes_on(model_dir, tmp_pa
     assert ["val/reward" in line for line in validations] == [env is TwoOfFour] * 2
 
 
+@pytest.mark.parametrize(("before", "batch_size"), [(0, 1), (1, 2)])
+def test_prompts_that_are_too_long_are_found_in_the_first_step_that_runs(model_dir, tmp_path, before, batch_size):
+    if before:
+        train(model_dir, tmp_path, num_steps=before)
+    with pytest.raises(ConfigError, match=rf"no episode of step {before} had room for a turn: .*max_model_length=20"):
+        train(model_dir, tmp_path, resume=before > 0, batch_size=batch_size, max_model_length=20)
+
+
 # Faults of the engine.
 
 
@@ -310,6 +320,40 @@ def test_gradients_that_stay_not_finite_end_the_run_with_good_weights(model_dir,
     assert trainer.state.global_step == 2 + MAX_NON_FINITE_STEPS - 1
     assert (trainer._reporter.folder / "checkpoint-4").is_dir()
     assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+
+
+def test_weights_that_are_not_finite_are_not_saved_and_the_last_good_checkpoint_stays(model_dir, tmp_path, monkeypatch):
+    trainer = make_trainer(model_dir, tmp_path, num_steps=9, save_steps=1)
+    create = type(trainer).create_optimizer
+
+    def create_and_spoil(self, *args, **kwargs):
+        def spoil(optimizer, args, kwargs):
+            if self.state.global_step == 2:  # in the third step
+                self.model.model.norm.weight.data[3] = float("inf")
+
+        optimizer = create(self, *args, **kwargs)
+        optimizer.register_step_post_hook(spoil)
+        return optimizer
+
+    monkeypatch.setattr(type(trainer), "create_optimizer", create_and_spoil)
+    with pytest.raises(RuinedWeightsError, match=r"after step 3, most likely because learning_rate=0\.001 is too high"):
+        trainer.train()
+    assert sorted(path.name for path in trainer._reporter.folder.glob("checkpoint*")) == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
+
+
+def test_a_sampler_that_gives_nan_for_everything_after_a_step_blames_the_learning_rate(model_dir, tmp_path, capsys):
+    def spoil(number, output):
+        if trainer.state.global_step == 1:
+            output.logits[:] = float("nan")
+
+    trainer = hooked(model_dir, tmp_path, spoil, max_grad_norm=0.0)
+    with pytest.raises(RuinedWeightsError, match=r"NaN after step 1, .*learning_rate=0\.001 .*\(max_grad_norm=0\)"):
+        trainer.train()
+    assert not list(trainer._reporter.folder.glob("checkpoint*"))
+    assert "--resume" not in capsys.readouterr().out
 
 
 def big_allocation():

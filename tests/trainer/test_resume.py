@@ -15,7 +15,8 @@ from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-from llmgym_trainer.grpo_trainer import NonFiniteError, NoSpreadError
+from llmgym_trainer.finite import NonFiniteError
+from llmgym_trainer.grpo_trainer import NoSpreadError
 from llmgym_trainer.interrupts import TrainingInterrupted
 from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside

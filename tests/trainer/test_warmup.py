@@ -16,6 +16,7 @@ from llmgym_environments.mastermind import MastermindEnv, MastermindExpert
 from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Sample
+from llmgym_trainer.finite import NonFiniteError
 from llmgym_trainer.policy import ModelPolicy
 from llmgym_trainer.rows import Row, build_rows
 from llmgym_trainer.tiny import TinyRecipe
@@ -265,6 +266,16 @@ def test_it_learns_what_is_masked_in_and_moves_only_what_may_move():
     assert losses[-1] < 0.05 < 4 < losses[0]
     assert torch.equal(still, frozen)
     assert model(torch.tensor([[5, 6, 7]])).logits[0, 1:].argmax(-1).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [(6, r"the loss of step \d of 6 is (nan|inf): learning_rate=1e\+30"), (1, "the weights after 1 steps")],
+)
+def test_a_learning_rate_that_ruins_the_model_is_named(steps, text):
+    rate = 1e30 if steps > 1 else 3e38  # weights near the largest float32, whose sum is past it
+    with pytest.raises(NonFiniteError, match=text):
+        warm_up(build_llama(64), rows_of(([1, 2, 3], [0, 1, 1])), steps=steps, batch_size=1, learning_rate=rate, seed=0)
 
 
 def test_every_row_is_used_before_any_is_used_again():

@@ -59,11 +59,13 @@ from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.credit import EpisodeRewards
 from llmgym_trainer.engine import Engine
 from llmgym_trainer.engine_transformers import TransformersEngine
+from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_are_finite
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted, run_until_closed
 from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.mixtures import Mixture, MixtureStream
 from llmgym_trainer.models import STATE_FILE
 from llmgym_trainer.out_of_memory import explaining_out_of_memory
+from llmgym_trainer.policy import NO_NUMBER
 from llmgym_trainer.random_state import RandomState
 from llmgym_trainer.reporting import Reporter
 from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
@@ -84,10 +86,6 @@ class NoSpreadError(LLMGymError, RuntimeError):
 
 class NothingTrainedError(LLMGymError, RuntimeError):
     """A run ended without a single step that trained anything."""
-
-
-class NonFiniteError(LLMGymError, RuntimeError):
-    """Steps in a row gave gradients that are NaN or infinite."""
 
 
 class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no type information
@@ -138,6 +136,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._validated_at: int | None = None
         self._writing_to: Path | None = None
         self._non_finite_steps = 0
+        self._weights_checked_at: int | None = None
+        self._room_checked = False
         super().__init__(
             model=model,
             reward_funcs=_reward_comes_from_the_environment,
@@ -206,7 +206,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
         Raises:
             ConfigError: The checkpoint is missing, of another folder, or does not fit the tasks, the chat template
-                or the number of processes; or no prompt of the first step leaves room for a turn.
+                or the number of processes; or no prompt of the first step that runs now leaves room for a turn.
             NothingTrainedError: All steps ran, and none of them trained anything.
         """
         checkpoint = None
@@ -228,6 +228,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         """Run one optimizer step's rollout, forward and backward passes. Returns the loss, shape ()."""
         with self._undone_unless_whole(model):
             step = self.state.global_step
+            self._check_weights()
             if step % self.args.validation_interval == 0:
                 self.validate()
             began = time.perf_counter()
@@ -317,11 +318,13 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
         Raises:
             CheckpointError: It could not be written; those before it are as they were.
+            RuinedWeightsError: The weights are not finite; likewise.
         """
         run, step, main = Path(self.args.output_dir), self.state.global_step, self.args.should_save
         exists: bool = broadcast_object_list([(run / checkpoints.checkpoint_name(step)).exists()])[0]
         if exists:
             return
+        self._check_weights()
         try:
             self._writing_to = checkpoints.begin(run) if main else run / checkpoints.PARTIAL
             self.accelerator.wait_for_everyone()
@@ -356,6 +359,22 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self._writing_to is None:  # else it is not whole yet
             super()._push_from_checkpoint(checkpoint_folder)
+
+    def _check_weights(self) -> None:
+        """Raise :class:`RuinedWeightsError` where the last optimizer step left weights that are NaN or infinite."""
+        if self._weights_checked_at == self.state.global_step:
+            return
+        if not weights_are_finite(self.model):
+            raise self._ruined("holds weights that are NaN or infinite")
+        self._weights_checked_at = self.state.global_step
+
+    def _ruined(self, what: str) -> RuinedWeightsError:
+        step, config = self.state.global_step, self.args
+        return RuinedWeightsError(
+            f"the model {what} after step {step}, most likely because learning_rate={config.learning_rate} is too high"
+            f"{'' if config.max_grad_norm else ' for gradients without a limit (max_grad_norm=0)'}. It is not saved. Begin "
+            "anew with a smaller learning_rate; an earlier checkpoint may be spoilt too"
+        )
 
     def save_now(self) -> Path:
         """Write a checkpoint of the last whole step and return its folder."""
@@ -421,8 +440,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _save_after(self, error: Exception) -> None:
         """Keep the last whole step when a failure that all processes share ends the run."""
         step = self.state.global_step
-        if isinstance(error, NoSpreadError):
-            return  # its caller saves
+        if isinstance(error, (NoSpreadError, RuinedWeightsError)):
+            return  # saved by the caller; not worth saving
         if step == 0 or (
             self.accelerator.num_processes > 1 and not isinstance(error, (TooManyErrorsError, NonFiniteError))
         ):
@@ -490,8 +509,9 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if _error_share(stats) > config.max_error_share:
             self._reporter.episodes("train", step, rank, [e for g in everything for e in (*g.episodes, *g.failed)])
         self._check_errors(everything, stats, f"the episodes of step {step}")
-        if step == 0 and config.batch_size > 1:
+        if not self._room_checked:
             self._check_room(everything, stats)
+            self._room_checked = True
         self._everything = everything
         return kept
 
@@ -500,14 +520,17 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         failed, allowed = _error_share(stats), self.args.max_error_share
         if failed <= allowed:
             return
-        why = next((e.stop_detail for g in groups for e in g.failed), "see the other processes")
+        details = [e.stop_detail for group in groups for e in group.failed]
+        if failed == 1 and self._trained_steps > 0 and all(NO_NUMBER in detail for detail in details):
+            raise self._ruined("gives no probabilities but NaN")
+        why = next(iter(details), "see the other processes")
         raise TooManyErrorsError(
             f"{failed:.0%} of {what} failed, more than max_error_share={allowed:.0%}. The first one: {why}. All are in "
             f"{self._reporter.folder / 'episodes'}"
         )
 
     def _check_room(self, groups: Sequence[Group], stats: Sequence[EpisodeStats]) -> None:
-        """Raise :class:`ConfigError` when all prompts of a step, on all processes, are too long for a single turn."""
+        """Raise :class:`ConfigError` when all prompts of the first step here are too long for a turn, on all processes."""
         good = [s for s in stats if s.stop_reason is not StopReason.ERROR]
         if not good or any(s.turns or s.stop_reason is not StopReason.CONTEXT_OVERFLOW for s in good):
             return
@@ -515,7 +538,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         lengths = gather_object([len(self.codec.render(e.initial_messages, e.tool_specs)) for e in played])
         limits = self._limits
         raise ConfigError(
-            f"no episode of the first step had room for a turn: the prompts have {min(lengths)} to {max(lengths)} tokens and "
+            f"no episode of step {self.state.global_step} had room for a turn: the prompts have {min(lengths)} to {max(lengths)} tokens and "
             f"max_model_length={limits.max_model_length}, of which {limits.reply_reserve_tokens} are kept for a reply. Set "
             f"max_model_length to {max(lengths) + limits.reply_reserve_tokens} and what {limits.max_turns} turns need, or "
             "shorten the prompts"

@@ -12,6 +12,9 @@ from llmgym.policy import Policy, PolicyTurn
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Engine, Sample, SamplingParams
 
+NO_NUMBER = "not a finite number"
+"""Part of the stop detail of an episode whose engine gave a log-probability that is NaN or infinite."""
+
 
 class EngineContractError(LLMGymError):
     """A sampling engine returned something that cannot be trained on."""
@@ -122,6 +125,6 @@ def _check_sample(sample: Sample, room: int) -> None:
         raise EngineContractError(f"the engine gave {len(sample.logprobs)} logprobs for {len(sample.ids)} tokens")
     for index, logprob in enumerate(sample.logprobs):
         if not math.isfinite(logprob):
-            raise EngineContractError(f"the logprob of sampled token {index} is {logprob}, not a finite number")
+            raise EngineContractError(f"the logprob of sampled token {index} is {logprob}, {NO_NUMBER}")
     if sample.finish_reason not in ("stop", "length"):
         raise EngineContractError(f"finish_reason must be 'stop' or 'length', got {sample.finish_reason!r}")

@@ -90,7 +90,7 @@ def train_multi_turn(
         NothingTrainedError: All steps ran, and none of them trained anything.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
         OutOfMemoryError: A training step does not fit into memory.
-        NonFiniteError: Gradients stayed NaN or infinite.
+        NonFiniteError: Gradients stayed NaN or infinite, or the weights became so.
         RunFolderError: Records could not be written, as on a full disk.
         CheckpointError: A checkpoint could not be written.
         TrainingInterrupted: Asked to stop before the first step began.

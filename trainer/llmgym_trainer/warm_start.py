@@ -161,6 +161,7 @@ def warm_start(
     Raises:
         ConfigError: ``out`` exists, a number is out of range, or no row is left.
         CodecError: The chat template cannot express an episode.
+        NonFiniteError: The loss became NaN or infinite; nothing is written.
     """
     out = Path(out)
     check_output(out)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import random
 import re
 import sys
@@ -48,6 +49,7 @@ from llmgym.registry import EnvEntry, expert_policy, find
 from llmgym.rollout import derive_seed
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine import Sample, SamplingParams
+from llmgym_trainer.finite import NonFiniteError, weights_are_finite
 from llmgym_trainer.policy import ModelPolicy
 from llmgym_trainer.rows import Row, build_rows
 
@@ -252,6 +254,9 @@ def warm_up(
 
     Returns:
         The loss of each step, in nats a token.
+
+    Raises:
+        NonFiniteError: A loss, or the weights at the end, are NaN or infinite.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
@@ -270,19 +275,27 @@ def warm_up(
         start = time.perf_counter()
         for step in range(steps):
             loss = _loss(model, next(batches))
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                raise _diverged(f"the loss of step {step + 1} of {steps} is {losses[-1]}", learning_rate)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             schedule.step()
-            losses.append(loss.item())
             speed = (step + 1) / (time.perf_counter() - start)
             note = f"loss {losses[-1]:.3f}, {speed:.1f} steps/s"
             progress.update(bar, advance=1, note=note)
             if not has_bar and (step + 1) * 10 // steps > step * 10 // steps:
                 print(f"{label}: step {step + 1}/{steps}, {note}", flush=True)
+    if not weights_are_finite(model):
+        raise _diverged(f"the weights after {steps} steps are NaN or infinite", learning_rate)
     model.eval()
     return losses
+
+
+def _diverged(what: str, learning_rate: float) -> NonFiniteError:
+    return NonFiniteError(f"{what}: learning_rate={learning_rate} is most likely too high; nothing was saved")
 
 
 class _Dictation:
