@@ -6,9 +6,9 @@ import torch
 from toys import build_llama, build_tokenizer
 
 from llmgym.errors import ConfigError
-from llmgym_trainer.checkpoints import last_checkpoint
+from llmgym_trainer.checkpoints import STATE_FILE, last_checkpoint
 from llmgym_trainer.codec import Codec
-from llmgym_trainer.models import STATE_FILE, load_model, resolve_model
+from llmgym_trainer.models import load_model, resolve_model
 
 
 def test_a_run_folder_stands_for_its_last_checkpoint(tmp_path):

@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from resumed_run import STEPS, run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 
 from llmgym import Task, read_episodes
@@ -215,8 +217,19 @@ def stopped(tmp_path):
     (run / "checkpoint-3").mkdir(parents=True)
     (run / "episodes").mkdir()
     GRPOConfig(**settings("/nowhere/model", tmp_path, num_steps=6, seed=3)).to_yaml(run / "config.yaml")
-    PROGRESS.write(run / "checkpoint-3")
+    fill(run / "checkpoint-3")
     return run
+
+
+def fill(checkpoint, progress=PROGRESS):
+    """Write the files that a checkpoint has, of next to nothing."""
+    checkpoint.mkdir(exist_ok=True)
+    progress.write(checkpoint)
+    for name in ("llmgym.json", "trainer_state.json"):
+        (checkpoint / name).write_text("{}")
+    save_file({"a": torch.zeros(1)}, checkpoint / "model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.save({}, checkpoint / name)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +283,9 @@ def test_an_adapter_must_stay_one(stopped):
     config = GRPOConfig.from_yaml(stopped / "config.yaml", resume_from_checkpoint=str(stopped))
     with pytest.raises(ConfigError, match=r"holds all weights, not an adapter.*without peft_config"):
         train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv, peft_config=LoraConfig())
-    (stopped / "checkpoint-3" / "adapter_config.json").touch()
+    checkpoint = stopped / "checkpoint-3"
+    (checkpoint / "adapter_config.json").touch()
+    (checkpoint / "model.safetensors").rename(checkpoint / "adapter_model.safetensors")
     with pytest.raises(ConfigError, match=r"holds an adapter; resume it with peft_config \(--lora\)"):
         train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv)
 
@@ -316,14 +331,52 @@ def test_the_shares_of_a_mixture_must_stay_the_same(stopped, again, text):
 
 def test_what_to_resume(stopped, tmp_path):
     assert find_checkpoint(stopped) == find_checkpoint(stopped / "checkpoint-3") == stopped / "checkpoint-3"
-    (stopped / "checkpoint-20").mkdir()
+    fill(stopped / "checkpoint-20")
     assert find_checkpoint(stopped) == stopped / "checkpoint-20"
     with pytest.raises(ConfigError, match=r"no run folder '.*nowhere' to resume"):
         find_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="holds no checkpoint"):
         find_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=r"progress\.json is missing"):
-        Progress.read(stopped / "checkpoint-20")
+
+
+NEW_RUN = r", or start a new run from its weights with --model \S+checkpoint-20$"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("progress.json", ""), ("llmgym.json", ""), ("trainer_state.json", ""), ("model.safetensors", ""),
+        ("optimizer.pt", NEW_RUN), ("scheduler.pt", NEW_RUN), ("rng_state.pth", NEW_RUN),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_without_one_of_its_files(stopped, name, text):
+    broken = stopped / "checkpoint-20" / name
+    fill(broken.parent)
+    whole = broken.read_bytes()
+    broken.unlink()
+    earlier = r"Go on from an earlier one: llmgym train --resume \S+a/checkpoint-3"
+    with pytest.raises(ConfigError, match=rf"checkpoint-20' cannot be resumed: it has no {name}\. {earlier}{text}"):
+        find_checkpoint(stopped)
+    for content in (whole[: len(whole) // 2], bytes(len(whole)), b""):
+        broken.write_bytes(content)
+        with pytest.raises(ConfigError, match=rf"cannot be resumed: its {name} is broken \(.*\)\. {earlier}"):
+            find_checkpoint(stopped)
+    broken.write_bytes(whole)
+    assert find_checkpoint(stopped) == broken.parent
+    shutil.rmtree(stopped / "checkpoint-3")
+    broken.unlink()
+    with pytest.raises(ConfigError, match=rf"it has no {name}\. There is no earlier one{text}"):
+        find_checkpoint(stopped)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("cursor", "6"), ("metrics_bytes", -1), ("validated", 1), ("mixture", []), ("color", 1)]
+)
+def test_a_progress_with_a_wrong_value(stopped, field, value):
+    path = stopped / "checkpoint-3" / "progress.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ConfigError, match=rf"progress\.json has {field}=.*broken, or of another version of llmgym"):
+        find_checkpoint(stopped)
 
 
 # What moves to abandoned/.

@@ -15,6 +15,9 @@ from llmgym.errors import ConfigError, LLMGymError
 
 PARTIAL = "checkpoint.partial"
 
+STATE_FILE = "llmgym.json"
+"""Stands in each checkpoint and holds the hash of the chat template it was trained with."""
+
 
 class CheckpointError(LLMGymError, RuntimeError):
     """A checkpoint could not be written."""

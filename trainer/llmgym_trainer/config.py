@@ -64,6 +64,7 @@ REFUSED = {
     "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
     "sync_ref_model": (False, "the reference model stays the initial one"),
     "save_strategy": ("steps", "a run ends with a checkpoint; save_steps says how often there is one before"),
+    "save_only_model": (False, "no run could go on from such a checkpoint; save_total_limit says how many are kept"),
     "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
     "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last one"),
     "vllm_importance_sampling_correction": (True, "it acts with vLLM only; set sampling_correction"),

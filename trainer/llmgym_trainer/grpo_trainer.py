@@ -63,7 +63,6 @@ from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_ar
 from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted, run_until_closed
 from llmgym_trainer.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.mixtures import Mixture, MixtureStream
-from llmgym_trainer.models import STATE_FILE
 from llmgym_trainer.out_of_memory import explaining_out_of_memory
 from llmgym_trainer.policy import NO_NUMBER
 from llmgym_trainer.random_state import RandomState
@@ -309,7 +308,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
         if self.args.should_save:
-            (Path(output_dir or self.args.output_dir) / STATE_FILE).write_text(
+            (Path(output_dir or self.args.output_dir) / checkpoints.STATE_FILE).write_text(
                 json.dumps({"template_hash": self.codec.template_hash})
             )
 
@@ -402,7 +401,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         progress.check(self._tasks, self.accelerator.num_processes, self._shares)
         if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
             raise ConfigError(f"{str(checkpoint)!r} is not in this run's folder {self.args.output_dir!r}")
-        trained = json.loads((checkpoint / STATE_FILE).read_text())["template_hash"]
+        trained = json.loads((checkpoint / checkpoints.STATE_FILE).read_text()).get("template_hash")
         if trained != self.codec.template_hash:
             raise ConfigError(
                 f"{checkpoint} was trained with chat template {trained}, not {self.codec.template_hash}; restore it"

@@ -15,9 +15,10 @@ from llmgym.episode import EpisodeLimits
 from llmgym.policy_sources import PolicySource
 from llmgym.rollout import derive_seed
 from llmgym.task import Task
+from llmgym_trainer.checkpoints import STATE_FILE
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.engine_transformers import TransformersEngine
-from llmgym_trainer.models import STATE_FILE, load_model, resolve_model
+from llmgym_trainer.models import load_model, resolve_model
 from llmgym_trainer.policy import ModelPolicy
 
 

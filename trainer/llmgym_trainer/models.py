@@ -20,11 +20,8 @@ from transformers.utils import CONFIG_NAME
 from llmgym.errors import ConfigError, UnknownEnvironmentError
 from llmgym.evaluation_folder import EPISODES_FILE, SETTINGS_FILE
 from llmgym.registry import find
-from llmgym_trainer.checkpoints import last_checkpoint
+from llmgym_trainer.checkpoints import STATE_FILE, last_checkpoint
 from llmgym_trainer.codec import Codec, load_chat_template
-
-STATE_FILE = "llmgym.json"
-"""Stands in each checkpoint and holds the hash of the chat template it was trained with."""
 
 ADAPTER_FILE = "adapter_config.json"
 """Stands in a checkpoint that holds an adapter alone."""

@@ -12,13 +12,18 @@ import hashlib
 import json
 import re
 import shutil
+import typing
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from llmgym.errors import ConfigError
 from llmgym.task import Task
-from llmgym_trainer.checkpoints import checkpoint_step, checkpoints, discard_partial, last_checkpoint
+from llmgym_trainer.checkpoints import STATE_FILE, checkpoint_step, checkpoints, discard_partial, last_checkpoint
 from llmgym_trainer.config import GRPOConfig
 
 PROGRESS_FILE = "progress.json"
@@ -69,14 +74,17 @@ class Progress:
         Raises:
             ConfigError: There is none, or it is that of another version.
         """
-        path = checkpoint / PROGRESS_FILE
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"{str(checkpoint)!r} cannot be resumed: its {PROGRESS_FILE} is missing or of another version ({error}). "
-                "Give a checkpoint that this version of llmgym wrote, or start a new run with --model on it"
-            ) from error
+        read = _read_json(checkpoint, PROGRESS_FILE)
+        hints = typing.get_type_hints(cls)
+        for name in (*hints, *read):
+            kind = typing.get_origin(hints.get(name)) or hints.get(name)
+            value: Any = read.get(name)
+            if kind is None or type(value) is not kind or (kind is int and value < 0):
+                raise ConfigError(
+                    f"{str(checkpoint)!r} cannot be resumed: its {PROGRESS_FILE} has {name}={value!r}, so it is broken, or "
+                    f"of another version of llmgym. {_instead(checkpoint)}, or start a new run with --model {checkpoint}"
+                )
+        return cls(**read)
 
     def check(self, tasks: Sequence[Task], processes: int, mixture: dict[str, list[float | None]]) -> None:
         """Raise :class:`ConfigError` unless tasks, number of processes and shares of the mixture are those of the run."""
@@ -108,12 +116,70 @@ def find_checkpoint(path: str | Path) -> Path:
         path: A run folder, for its last checkpoint, or one of its checkpoints.
 
     Raises:
-        ConfigError: There is no such folder, or no checkpoint in it.
+        ConfigError: There is no such folder, or no checkpoint in it, or a file of the checkpoint is missing or broken.
     """
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"there is no run folder {str(path)!r} to resume")
-    return path if checkpoint_step(path) is not None else last_checkpoint(path)
+    checkpoint = path if checkpoint_step(path) is not None else last_checkpoint(path)
+    _check_files(checkpoint, Progress.read(checkpoint))
+    return checkpoint
+
+
+def _check_files(checkpoint: Path, progress: Progress) -> None:
+    """Raise :class:`ConfigError` unless all files that a run goes on from are there and look whole.
+
+    What is read is the beginning of the weights and the end of the archives of torch, so this costs nothing.
+    """
+    for name in ("trainer_state.json", STATE_FILE):
+        _read_json(checkpoint, name)
+    adapter = (checkpoint / "adapter_config.json").is_file()
+    weights = ["adapter_model.safetensors" if adapter else "model.safetensors"]
+    if (checkpoint / "model.safetensors.index.json").is_file():
+        weights = sorted(set(_read_json(checkpoint, "model.safetensors.index.json").get("weight_map", {}).values()))
+    for name in weights:
+        _check_exists(checkpoint, name)
+        try:
+            with safe_open(checkpoint / name, "numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise _broken(checkpoint, name, error) from error
+    ranks = range(progress.processes)
+    chance = ["rng_state.pth"] if progress.processes == 1 else [f"rng_state_{rank}.pth" for rank in ranks]
+    for name in ("optimizer.pt", "scheduler.pt", *chance):
+        _check_exists(checkpoint, name, new_run=True)
+        if not zipfile.is_zipfile(checkpoint / name):
+            raise _broken(checkpoint, name, "it is cut short or no file of torch")
+
+
+def _check_exists(checkpoint: Path, name: str, *, new_run: bool = False) -> None:
+    """Raise :class:`ConfigError` where a file of a checkpoint is missing. ``new_run``: whether one can begin without."""
+    if not (checkpoint / name).is_file():
+        also = f", or start a new run from its weights with --model {checkpoint}" if new_run else ""
+        raise ConfigError(f"{str(checkpoint)!r} cannot be resumed: it has no {name}. {_instead(checkpoint)}{also}")
+
+
+def _read_json(checkpoint: Path, name: str) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint. Raises :class:`ConfigError` where there is none."""
+    _check_exists(checkpoint, name)
+    try:
+        value = json.loads((checkpoint / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _broken(checkpoint, name, error) from error
+    if not isinstance(value, dict):
+        raise _broken(checkpoint, name, "it holds no JSON object")
+    return value
+
+
+def _broken(checkpoint: Path, name: str, why: object) -> ConfigError:
+    return ConfigError(f"{str(checkpoint)!r} cannot be resumed: its {name} is broken ({why}). {_instead(checkpoint)}")
+
+
+def _instead(checkpoint: Path) -> str:
+    """What to do where a checkpoint cannot be resumed."""
+    step = checkpoint_step(checkpoint) or 0
+    earlier = [path for path in checkpoints(checkpoint.parent) if (checkpoint_step(path) or 0) < step]
+    return f"Go on from an earlier one: llmgym train --resume {earlier[-1]}" if earlier else "There is no earlier one"
 
 
 def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool) -> None:
