@@ -8,14 +8,23 @@ not inherit threads: it forgets its parent's loop and starts one of its own at t
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import logging
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+BLOCKED_AFTER_S = 30.0
+_NO_CULPRITS = (Path(__file__).parent, Path(asyncio.__file__).parent)
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -23,11 +32,18 @@ _thread: threading.Thread | None = None
 _loops_of_parents: list[asyncio.AbstractEventLoop] = []
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T], *, blocked_after_s: float = BLOCKED_AFTER_S) -> T:
     """Run ``coroutine`` to its end on this process's background loop and return its result.
 
     The calling thread waits. All calls of a process share one loop, so objects bound to a loop (sessions, locks)
     live on from call to call. Interrupting the wait, as Ctrl-C does, cancels the coroutine.
+
+    Code that blocks the loop stops all episodes and every time limit, and cannot be cut. The waiting thread watches for
+    it, and logs once, as a warning, what the loop's thread executes.
+
+    Args:
+        coroutine: What to run.
+        blocked_after_s: Seconds without a sign of life of the loop before that warning, which comes within twice the time.
 
     Raises:
         RuntimeError: Called from a coroutine on the background loop itself, which would wait for ever, or while
@@ -46,10 +62,43 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         )
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
-        return future.result()
+        return _watched_result(future, loop, thread, blocked_after_s)
     except BaseException:
         future.cancel()  # does nothing when the exception is the coroutine's own
         raise
+
+
+def _watched_result(
+    future: concurrent.futures.Future[T],
+    loop: asyncio.AbstractEventLoop,
+    thread: threading.Thread,
+    blocked_after_s: float,
+) -> T:
+    asked = None
+    while True:
+        concurrent.futures.wait([future], blocked_after_s)
+        if future.done():
+            return future.result()
+        if asked is not None and not asked.is_set():
+            logger.warning(
+                "the event loop, and with it every episode and time limit, has stood still for %g s in %s. Make blocking code "
+                "a synchronous tool, which gets a thread, call it with asyncio.to_thread, or make it a @tool(isolated=True), "
+                "which can be ended",
+                blocked_after_s,
+                _where(thread),
+            )
+            return future.result()
+        asked = threading.Event()
+        loop.call_soon_threadsafe(asked.set)
+
+
+def _where(thread: threading.Thread) -> str:
+    """The frames in which a thread left llmgym and asyncio and in which it is now."""
+    stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+    ours = [i for i, f in enumerate(stack) if any(Path(f.filename).is_relative_to(folder) for folder in _NO_CULPRITS)]
+    called = stack[max(ours, default=-1) + 1 :] or stack[-1:]
+    frames = dict.fromkeys(f"{f.filename}:{f.lineno} ({f.name})" for f in (called[0], called[-1]))
+    return ", at ".join(frames)
 
 
 def _background_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:

@@ -4,10 +4,12 @@ import asyncio
 import contextvars
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -85,6 +87,42 @@ def test_an_interrupt_cancels_the_coroutine():
     with pytest.raises(KeyboardInterrupt):
         run_sync(interrupt_the_caller())
     assert cancelled.wait(10)
+
+
+def test_code_that_blocks_the_loop_is_named_once(caplog):
+    async def blocking_step():
+        ends = time.monotonic() + 30
+        while not caplog.records and time.monotonic() < ends:
+            time.sleep(0.5)
+        time.sleep(0.5)
+        return "done"
+
+    assert run_sync(blocking_step(), blocked_after_s=0.1) == "done"
+    (record,) = caplog.records
+    assert "stood still for 0.1 s in " in record.getMessage()
+    assert re.search(r"test_event_loop\.py:\d+ \(blocking_step\)\. Make", record.getMessage())
+
+
+def test_a_library_that_blocks_is_named_with_who_called_it(caplog):
+    async def step():
+        subprocess.run([sys.executable, "-c", "import time; time.sleep(1)"], check=True)
+
+    run_sync(step(), blocked_after_s=0.1)
+    assert re.search(r"test_event_loop\.py:\d+ \(step\), at .*subprocess\.py:\d+ \(", caplog.records[0].getMessage())
+
+
+def test_an_error_of_the_coroutine_that_is_a_timeout_is_not_taken_for_the_watch_s():
+    async def late():
+        await asyncio.sleep(0.2)
+        raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="mine"):
+        run_sync(late(), blocked_after_s=0.05)
+
+
+def test_a_loop_that_turns_is_not_warned_of(caplog):
+    run_sync(asyncio.sleep(1.0), blocked_after_s=0.3)
+    assert not caplog.records
 
 
 def test_a_call_from_the_loop_itself_is_an_error_and_no_deadlock():

@@ -47,7 +47,9 @@ def check_first_reset(
             raise ConfigError(
                 f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
             ) from error
-        episode = run_until_closed(run_episode(env, task, _Silent(), limits, seed=seed))
+        episode = run_until_closed(
+            run_episode(env, task, _Silent(), limits, seed=seed), blocked_after_s=limits.env_timeout_s
+        )
         if episode.stop_reason is StopReason.MAX_TURNS:
             return
         failed.append(f"task {task.id!r} ({episode.stop_detail})")

@@ -573,7 +573,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                         phase=phase,
                         step=step,
                         on_episode=on_episode,
-                    )
+                    ),
+                    blocked_after_s=self.args.env_timeout_s,
                 )
         self._stop.check_together(gather_object)
         return groups

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from llmgym.errors import LLMGymError
-from llmgym.event_loop import run_sync
+from llmgym.event_loop import BLOCKED_AFTER_S, run_sync
 from llmgym.rollout import CLOSE_TIMEOUT_S
 
 T = TypeVar("T")
@@ -91,10 +91,14 @@ class StopRequest:
                 signal.signal(signal_number, handler)
 
 
-def run_until_closed(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_until_closed(coroutine: Coroutine[Any, Any, T], *, blocked_after_s: float | None = None) -> T:
     """Run ``coroutine`` as :func:`llmgym.event_loop.run_sync` does, and let it clean up when the user stops it.
 
     Environments close while their episodes are cancelled, on a thread that would die with the process.
+
+    Args:
+        coroutine: What to run.
+        blocked_after_s: See :func:`~llmgym.event_loop.run_sync`; None takes its own.
     """
     ended = threading.Event()
 
@@ -105,7 +109,7 @@ def run_until_closed(coroutine: Coroutine[Any, Any, T]) -> T:
             ended.set()
 
     try:
-        return run_sync(run())
+        return run_sync(run(), blocked_after_s=blocked_after_s or BLOCKED_AFTER_S)
     except TrainingInterrupted:
         ended.wait(CLOSE_TIMEOUT_S)
         raise
