@@ -203,6 +203,8 @@ def _import_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise UnknownEnvironmentError(f"there is no module {name!r} to take an environment from") from error
         raise
+    except SyntaxError as error:
+        raise _unreadable(error) from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -220,7 +222,13 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, SyntaxError):
+            raise _unreadable(error) from error
         raise
     return module
+
+
+def _unreadable(error: SyntaxError) -> UnknownEnvironmentError:
+    return UnknownEnvironmentError(f"{error.filename}, line {error.lineno}, is no valid Python: {error.msg}")

@@ -143,6 +143,19 @@ def test_unknown_environments_and_tasks(here, capsys):
     assert "nowhere.jsonl" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_python(here, capsys):
+    Path("my_env.py").write_text("a = 1\ndef (:\n")
+    assert main(["train", "my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 2
+    assert "my_env.py, line 2, is no valid Python: invalid syntax" in capsys.readouterr().err
+
+
+def test_what_is_refused_after_the_model_loaded_leaves_no_folder(here, model_dir, capsys):
+    arguments = ["--tasks", "tasks.jsonl", "--model", str(model_dir), "--chat-template-kwargs", '{"unread": 1}', *SMALL]
+    assert main(["train", "my_env.py:MyEnv", *arguments]) == 2
+    assert "the chat template never reads 'unread'" in capsys.readouterr().err
+    assert not Path("runs/a").exists()
+
+
 def test_settings_before_the_environment(here, capsys):
     assert main(["train", "--num-steps", "3", "my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 2
     assert "the environment comes first" in capsys.readouterr().err
@@ -214,5 +227,8 @@ def test_what_resume_takes(here, capsys):
         assert main(["train", *arguments]) == 2
         assert text in capsys.readouterr().err
     Path("runs/a/checkpoint-1").mkdir(parents=True)
+    for option in (["--lora"], ["--tasks", "tasks.jsonl"]):
+        assert main(["train", "--resume", "runs/a", "--num-steps", "9", *option]) == 2
+        assert f"--resume takes settings only, such as --num-steps 200, but not {option[0]}:" in capsys.readouterr().err
     assert main(["train", "--resume", "runs/a"]) == 2
     assert "was not begun by `llmgym train`; resume it from its own script" in capsys.readouterr().err

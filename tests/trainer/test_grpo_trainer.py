@@ -14,6 +14,7 @@ from llmgym import StepResult, StopReason, Task
 from llmgym.errors import ConfigError
 from llmgym_trainer.advantages import STD_EPSILON
 from llmgym_trainer.grpo_trainer import NoSpreadError, TooManyErrorsError
+from llmgym_trainer.metrics import VALIDATION_METRICS
 from llmgym_trainer.models import load_model
 from llmgym_trainer.rows import build_rows
 
@@ -415,9 +416,14 @@ def test_the_best_checkpoint_is_kept(model_dir, tmp_path, greater, rewards, best
 def test_the_metric_of_the_best_checkpoint_must_exist(model_dir, tmp_path):
     with pytest.raises(ConfigError, match="needs validation tasks"):
         make_trainer(model_dir, tmp_path, metric_for_best_model="val/reward")
-    trainer = make_trainer(model_dir, tmp_path, metric_for_best_model="val/rewards", val_tasks=TASKS[:1])
-    with pytest.raises(ConfigError, match=r"no metric of this validation, which has .*Did you mean 'val/reward'"):
+    trainer = make_trainer(model_dir, tmp_path, metric_for_best_model="val/env/sad", val_tasks=TASKS[:1])
+    with pytest.raises(ConfigError, match=r"no metric of this validation, which has .*Did you mean 'val/env/said'"):
         trainer.train()
+
+
+def test_the_metrics_that_every_validation_has(model_dir, tmp_path):
+    metrics = make_trainer(model_dir, tmp_path, val_tasks=TASKS[:2]).validate()
+    assert set(metrics) - {"val/env/said"} == set(VALIDATION_METRICS)
 
 
 def test_validation_episodes_carry_the_version_of_the_weights(model_dir, tmp_path):

@@ -80,6 +80,7 @@ def test_the_same_task_in_two_environments():
         ([source("a/b")], "without '/', got 'a/b'"),
         ([source(count=0)], "'a' has no tasks"),
         ([source(weight=0.0)], "weight=0.0; it must be positive"),
+        ([source(weight=float("inf"))], "weight=inf; it must be positive and finite"),
         ([source(weight=float("nan"))], "weight=nan"),
         ([source(from_step=3, until_step=3)], "which is never"),
         ([source(from_step=1)], "no TaskSource is on at step 0"),

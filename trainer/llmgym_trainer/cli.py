@@ -63,11 +63,24 @@ def _resume(argv: list[str]) -> int:
     run, *rest = argv[0].split("=", 1)[1:] + argv[1:] or [""]
     if not run or run.startswith("--"):
         raise ConfigError("--resume takes the folder of a run, as in: llmgym train --resume runs/NAME")
+    _check_settings_alone(rest)
     folder = RunFolder(find_checkpoint(run).parent)
     command = folder.command()
     known, _ = _parser().parse_known_args(command)
     changes = {**_settings(rest), "resume_from_checkpoint": run}
     return _train(known, GRPOConfig.from_yaml(folder.path / "config.yaml", **changes), command)
+
+
+def _check_settings_alone(rest: list[str]) -> None:
+    """Raise :class:`ConfigError` where an option that is no setting follows ``--resume``."""
+    parser = _parser()
+    known = vars(parser.parse_known_args(["env", *rest])[0])
+    for name in ("tasks", "dataset", "dataset_option", "also", "val_tasks", "task_option", "lora", "config"):
+        if known[name] != parser.get_default(name):
+            raise ConfigError(
+                f"--resume takes settings only, such as --num-steps 200, but not --{name.replace('_', '-')}: environment, "
+                "tasks and adapter are those of the command that began the run"
+            )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,7 @@ from llmgym.errors import ConfigError, did_you_mean
 from llmgym.task import Task
 from llmgym_trainer.advantages import BASELINES
 from llmgym_trainer.credit import CREDITS, Credit
+from llmgym_trainer.metrics import VALIDATION_METRICS
 from llmgym_trainer.sampling_correction import LEVELS
 
 DERIVED = {
@@ -94,6 +95,8 @@ OTHER_LOSS_TYPES = {
     "sapo": "each batch is trained on once, and at that ratio of 1 its soft gate has the gradient of grpo: use that",
     "vespo": "each batch is trained on once, and at that ratio of 1 its sequence weight is 1, which is dapo: use that",
 }
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 SCALES = ("group", "batch", "none", True, False)
 """What may divide the advantages; TRL reads True as ``"group"`` and False as ``"none"``."""
@@ -226,13 +229,16 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
 
     def __post_init__(self) -> None:
         self._given = {
-            f.name: _plain(getattr(self, f.name))
+            f.name: plain(getattr(self, f.name))
             for f in dataclasses.fields(self)
             if getattr(self, f.name) != _default(f)
         }
         self._check()
         self._derive()
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            raise ConfigError(f"transformers and TRL refuse these settings: {error}") from error
 
     def _check(self) -> None:
         for name, ours in DERIVED.items():
@@ -241,6 +247,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         for name, (allowed, why) in REFUSED.items():
             if getattr(self, name) != allowed:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not supported ({why}); leave it at {allowed!r}")
+        self._check_types()
         if self.loss_type not in LOSS_TYPES:
             why = OTHER_LOSS_TYPES.get(self.loss_type, "no such loss type")
             raise ConfigError(
@@ -318,9 +325,15 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             self._one_of("sampling_correction", LEVELS)
         if not self.sampling_correction_cap >= 1:
             raise ConfigError(f"sampling_correction_cap={self.sampling_correction_cap} must be at least 1")
-        if self.metric_for_best_model is not None and not self.metric_for_best_model.startswith("val/"):
+        best = self.metric_for_best_model
+        if best is not None and not best.startswith("val/"):
             raise ConfigError(
-                f"metric_for_best_model={self.metric_for_best_model!r} must be a metric of the validation, such as 'val/success'"
+                f"metric_for_best_model={best!r} must be a metric of the validation, such as 'val/success'"
+            )
+        if best is not None and best not in VALIDATION_METRICS and not best.startswith(("val/env/", "val/by_env/")):
+            raise ConfigError(
+                f"metric_for_best_model={best!r} is no metric of a validation, which has {', '.join(VALIDATION_METRICS)}, and "
+                f"those of the environments (val/env/…, val/by_env/…).{did_you_mean(best, VALIDATION_METRICS)}"
             )
         if self.metric_for_best_model is not None and self.save_total_limit == 1:
             raise ConfigError(
@@ -354,6 +367,19 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
                 f"metric_for_best_model={self.metric_for_best_model!r} needs validation tasks (val_tasks)"
             )
 
+    def _check_types(self) -> None:
+        """What was given for a setting of a plain type is of that type; a whole number is a number too."""
+        hints = typing.get_type_hints(type(self))
+        for name, value in self._given.items():
+            kinds = typing.get_args(hints[name]) or (hints[name],)
+            known = [kind for kind in _KINDS if kind in kinds]
+            if name == "scale_rewards" or len(known) != len(set(kinds) - {type(None)}):
+                continue
+            accepted = {*kinds, *([int] if float in kinds else [])}
+            if type(value) not in accepted and not isinstance(value, tuple(accepted - {int})):
+                allowed = " or ".join(_KINDS[kind] for kind in known)
+                raise ConfigError(f"{name} must be {allowed}, got {value!r}")
+
     def _check_numbers(self) -> None:
         """No setting is NaN or infinite, and those that cannot be negative are not."""
         for setting in dataclasses.fields(self):
@@ -364,9 +390,14 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             value = getattr(self, name)
             if isinstance(value, (int, float)) and value < 0:
                 raise ConfigError(f"{name}={value} must be 0 or more")
+        if self.seed >= 2**32:
+            raise ConfigError(f"seed={self.seed} must be under {2**32}, which is what the generators take")
+        for name in ("logging_steps", "save_steps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)} must be positive")
 
     def _one_of(self, name: str, allowed: Sequence[str]) -> None:
-        value = _plain(getattr(self, name))
+        value = plain(getattr(self, name))
         if value not in allowed:
             raise ConfigError(
                 f"{name}={value!r} is unknown; allowed are {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
@@ -511,7 +542,7 @@ def _convert(name: str, value: Any, hint: Any, source: str) -> Any:
         raise ConfigError(f"{source}: {name} takes {getattr(hint, '__name__', hint)}, got {value!r}") from None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Enumerations and paths as the text that sets them."""
     if isinstance(value, enum.Enum):
         return value.value

@@ -23,6 +23,26 @@ RATIOS = {
     StopReason.ERROR: "error_ratio",
 }
 
+VALIDATION_METRICS = (
+    *(f"val/{name}" for name in RATIOS.values()),
+    "val/close_error_ratio",
+    "val/truncated_ratio",
+    "val/reward",
+    "val/success",
+    "val/overlong_cost",
+    "val/turns_per_episode",
+    "val/parse_retries_per_episode",
+    "val/tools/call_frequency",
+    "val/tools/errors_per_episode",
+    "val/tools/failure_frequency",
+    "val/completions/mean_length",
+    "val/completions/min_length",
+    "val/completions/max_length",
+    "val/history_edited_ratio",
+    "val/time",
+)
+"""What every validation has, beside ``val/env/...`` and ``val/by_env/...`` of the environments."""
+
 
 @dataclass
 class EpisodeStats:

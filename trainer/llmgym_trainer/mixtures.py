@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -150,8 +151,8 @@ def _check(sources: Sequence[TaskSource]) -> None:
             raise ConfigError(f"two TaskSources have the name {source.name!r}; give each its own")
         if not source.tasks:
             raise ConfigError(f"TaskSource {source.name!r} has no tasks")
-        if not source.weight > 0:
-            raise ConfigError(f"TaskSource {source.name!r} has weight={source.weight}; it must be positive")
+        if not 0 < source.weight < math.inf:
+            raise ConfigError(f"TaskSource {source.name!r} has weight={source.weight}; it must be positive and finite")
         if source.from_step < 0 or (source.until_step is not None and source.until_step <= source.from_step):
             raise ConfigError(
                 f"TaskSource {source.name!r} is on from_step={source.from_step} until_step={source.until_step}, which "

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from llmgym.errors import ConfigError
 from llmgym.task import Task
 from llmgym_trainer.checkpoints import STATE_FILE, checkpoint_step, checkpoints, discard_partial, last_checkpoint
-from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.config import GRPOConfig, plain
 
 PROGRESS_FILE = "progress.json"
 ABANDONED = "abandoned"
@@ -196,7 +196,7 @@ def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool) -> No
     """
     saved = GRPOConfig.from_yaml(checkpoint.parent / "config.yaml")
     for name in FIXED:
-        before, now = getattr(saved, name), getattr(config, name)
+        before, now = plain(getattr(saved, name)), plain(getattr(config, name))
         if before != now:
             raise ConfigError(f"{name}={now!r} cannot change when a run is resumed; it began with {name}={before!r}")
     if adapter != (checkpoint / "adapter_config.json").is_file():

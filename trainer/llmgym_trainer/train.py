@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,8 @@ def train_multi_turn(
             check_settings(config, checkpoint, adapter=peft_config is not None)
             Progress.read(checkpoint).check(tasks, state.num_processes, mixture.shares if mixture else {})
             state.wait_for_everyone()  # until all have read what the first is about to write
-        try:
+        begun = state.is_main_process and checkpoint is None
+        with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
             if state.is_main_process:
                 config.to_yaml(folder.path / "config.yaml")
                 if command is not None:
@@ -139,27 +140,23 @@ def train_multi_turn(
                 model, tokenizer = load_model(
                     path, dtype=dtype, chat_template=config.chat_template, **_model_kwargs(config)
                 )
-        except BaseException:
-            if state.is_main_process and checkpoint is None:
-                held.close()
-                folder.discard()
-            raise
 
         reporter = Reporter(config, folder, is_main=state.is_main_process)
         try:
-            trainer = MultiTurnGRPOTrainer(
-                model,
-                config,
-                tasks=tasks,
-                env_factory=make_env,
-                tokenizer=tokenizer,
-                reporter=reporter,
-                val_tasks=val_tasks,
-                peft_config=peft_config,
-                stop=stop,
-                env_id=env_id,
-                mixture=mixture,
-            )
+            with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
+                trainer = MultiTurnGRPOTrainer(
+                    model,
+                    config,
+                    tasks=tasks,
+                    env_factory=make_env,
+                    tokenizer=tokenizer,
+                    reporter=reporter,
+                    val_tasks=val_tasks,
+                    peft_config=peft_config,
+                    stop=stop,
+                    env_id=env_id,
+                    mixture=mixture,
+                )
             interrupted = False
             try:
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
@@ -212,6 +209,17 @@ def _claimed_run_folder(config: GRPOConfig, state: PartialState, held: contextli
     return found
 
 
+@contextlib.contextmanager
+def _discarded_if_it_fails(folder: RunFolder, held: contextlib.ExitStack) -> Iterator[None]:
+    """A section that leaves no run folder behind when it raises, for nothing was trained yet."""
+    try:
+        yield
+    except BaseException:
+        held.close()
+        folder.discard()
+        raise
+
+
 def _check_memory(
     path: str, config: GRPOConfig, peft_config: PeftConfig | None, dtype: torch.dtype, val_tasks: int, *, tell: bool
 ) -> None:
@@ -253,7 +261,9 @@ def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
 
 
 def announce(result: TrainResult) -> None:
-    """Print where a run left what."""
+    """Print where a run left what, once for all processes."""
+    if not PartialState().is_main_process:
+        return
     if result.best_checkpoint is not None:
         print(f"best model: {result.best_checkpoint}", file=sys.stderr)
     print(
