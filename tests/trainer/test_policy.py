@@ -202,3 +202,18 @@ def test_an_engine_that_breaks_its_contract_makes_the_episode_an_error(codec, ch
 def test_a_turn_needs_a_bound():
     with pytest.raises(ConfigError, match="set max_model_length or max_completion_length"):
         ModelPolicy(build_codec("compact"), ScriptedEngine([]), EpisodeLimits(), key="e", rng=random.Random(0))
+
+
+def test_a_flood_ends_the_episode_before_it_is_put_into_tokens(codec, monkeypatch):
+    longest = max(len(token) for token in codec.tokenizer.get_vocab())
+    said = len(USER["content"])
+    encode, encoded = codec._encode, []
+    monkeypatch.setattr(codec, "_encode", lambda text: encoded.append(len(text)) or encode(text))
+    for over, detail in ((0, "the prompt of "), (1, f"have {200 * longest + 1} characters, which do not fit into")):
+        encoded.clear()
+        flood = result("x" * (200 * longest - said + over) + " " * 1000)
+        engine = ScriptedEngine([ids_of(codec, AMBER)])
+        episode = play(codec, engine, ScriptedEnv([USER], [[flood]]), max_model_length=200)
+        assert (episode.stop_reason, len(engine.prompts)) == (StopReason.CONTEXT_OVERFLOW, 1)
+        assert detail in episode.stop_detail
+        assert (max(encoded) < 150 * longest) == bool(over)

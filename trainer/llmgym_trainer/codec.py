@@ -105,6 +105,7 @@ class Codec:
         template_hash: Start of the template text's SHA-256, to be kept with every checkpoint.
         end_of_turn_ids: The tokens with which the template ends an assistant message.
         stop_token_ids: All ids that end a sampled turn.
+        longest_token: Characters that one token stands for at most; a byte of a byte-level vocabulary counts as one.
         call_format: How this template writes tool calls; None when it is none of those known here.
 
     Raises:
@@ -128,7 +129,9 @@ class Codec:
         self._template_kwargs = dict(template_kwargs or {})
         added = tokenizer.added_tokens_decoder
         self._special = {index: token.content for index, token in added.items() if token.special}
-        self._known_ids = frozenset(tokenizer.get_vocab().values())
+        vocabulary = tokenizer.get_vocab()
+        self._known_ids = frozenset(vocabulary.values())
+        self.longest_token = max(map(len, vocabulary))
 
         prompt = self._try_text([_USER], [_PROBE_TOOL], True)
         answer, call = (self._try_text([_USER, message], [_PROBE_TOOL], False) for message in (_ANSWER, _CALL))

@@ -61,6 +61,9 @@ class ModelPolicy(Policy):
             CodecError: The chat template refuses the messages.
             EngineContractError: The engine's sample does not add up.
         """
+        flood = self._flood(messages)
+        if flood is not None:
+            return PolicyTurn(stop=StopReason.CONTEXT_OVERFLOW, detail=flood)
         added = self._extension(messages, tool_specs)
         context_ids = self._codec.render(messages, tool_specs) if added is None else added
         prompt_ids = context_ids if added is None else self._held_ids + context_ids
@@ -95,6 +98,18 @@ class ModelPolicy(Policy):
     async def close(self) -> None:
         """Let the engine forget the episode."""
         self._engine.release(self._key)
+
+    def _flood(self, messages: list[Message]) -> str | None:
+        """Why the messages of the environment cannot fit, seen without putting them into tokens: that of megabytes takes
+        minutes. Space around a message does not count, for templates strip it; None where they may fit."""
+        budget = self._limits.max_model_length
+        count = sum(len(message["content"].strip()) for message in messages if message["role"] != "assistant")
+        if budget is None or count <= budget * self._codec.longest_token:
+            return None
+        return (
+            f"the environment's messages have {count} characters, which do not fit into max_model_length={budget} tokens of "
+            f"at most {self._codec.longest_token} characters"
+        )
 
     def _extension(self, messages: list[Message], tool_specs: list[ToolSpec]) -> list[int] | None:
         """The ids after everything held, or None where a new row starts."""
