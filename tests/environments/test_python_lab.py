@@ -76,6 +76,7 @@ def test_an_episode():
         (RIGHT, 4),
         ("def g(x): return x + 7\ndef f(x): return g(x) * 3", 4),
         ("f = lambda x: 3 * x + 21", 4),
+        ("x = 7\ndef f(n): return (n + x) * 3", 4),
         ("def f(x): return {1: 24, 2: 27}[x]", 2),
         ("def f(x): return float((x + 7) * 3)", 0),
         ("def f(x): return str((x + 7) * 3)", 0),
@@ -192,6 +193,11 @@ def test_values_that_come_back_from_a_call():
     assert isinstance(values[1], pydantic_monty.MontyRuntimeError)
     deep = "def f(x):\n    a = []\n    for _ in range(100000): a = [a]\n    return a"
     assert not same(sandbox.call(deep, "f", [1])[0], [1])
+
+
+def test_an_argument_arrives_as_it_is():
+    arguments = [-3, 1.5, True, None, "a'b\"\\\n\0é{}", [], [[-1, "b"], {"k": [None]}]]
+    assert list(sandbox.call("def f(x): return x", "f", arguments)) == arguments
 
 
 def test_a_long_program_is_refused():

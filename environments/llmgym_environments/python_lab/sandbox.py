@@ -81,9 +81,8 @@ def call(program: str, function: str, arguments: Sequence[Any]) -> list[Any]:
 
 def _call(session: MontySession, function: str, argument: Any) -> Any:
     try:
-        return session.feed_run(
-            f"{function}(x)", inputs={"x": argument}, print_callback=CollectString(PRINT_LIMIT_BYTES)
-        )
+        # A literal: whatever was bound to a name would replace the program's own value of it.
+        return session.feed_run(f"{function}({argument!r})", print_callback=CollectString(PRINT_LIMIT_BYTES))
     except MontyRuntimeError as error:
         if isinstance(error.exception(), (TimeoutError, MemoryError)):
             raise  # the session is not to be used any more
