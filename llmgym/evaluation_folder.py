@@ -188,8 +188,11 @@ class TokenLedger:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all. What UTF-8 cannot express becomes a question mark."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(text.encode("utf-8", "replace"))
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _new_name() -> Path:

@@ -46,7 +46,10 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(model_dir, tmp_path, 
 
     monkeypatch.setattr(torch, "save", full_at_the_second)
     config = GRPOConfig(**settings(model_dir, tmp_path, num_steps=3, save_steps=1, run_name="a"))
-    with pytest.raises(CheckpointError, match=r"step 2 could not be written.*No space left.*Those before it are whole"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"step 2 could not be written.*No space left.*MiB are free there. When this is mended, go on from checkpoint-1: ",
+    ):
         train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv)
     assert [path.name for path in (tmp_path / "a").glob("checkpoint*")] == ["checkpoint-1"]
 
@@ -64,3 +67,13 @@ def test_old_checkpoints_go_by_their_step(model_dir, tmp_path):
     before = (trainer._reporter.folder / "checkpoint-4").stat().st_mtime_ns
     assert trainer.save_now() == trainer._reporter.folder / "checkpoint-4"
     assert (trainer._reporter.folder / "checkpoint-4").stat().st_mtime_ns == before
+
+
+def test_a_disk_that_is_full_before_there_is_a_checkpoint(model_dir, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise RuntimeError("[enforce fail at inline_container.cc:672]")
+
+    monkeypatch.setattr(torch, "save", full)
+    text = r"step 1 could not be written to .*inline_container.*MiB are free there. When this is mended, begin the run again"
+    with pytest.raises(CheckpointError, match=text):
+        make_trainer(model_dir, tmp_path).train()

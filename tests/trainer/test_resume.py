@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+from llmgym_trainer.checkpoints import CheckpointError
 from llmgym_trainer.finite import NonFiniteError
 from llmgym_trainer.grpo_trainer import NoSpreadError
 from llmgym_trainer.interrupts import TrainingInterrupted
 from llmgym_trainer.mixtures import Mixture, TaskSource
 from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
-from llmgym_trainer.runs import RunFolder, read_metrics
+from llmgym_trainer.runs import RunFolder, RunFolderError, read_metrics
 from llmgym_trainer.train import _base_model
 
 SCRIPT = Path(__file__).with_name("resumed_run.py")
@@ -145,6 +147,7 @@ def test_steps_in_a_row_are_counted_on(model_dir, tmp_path, monkeypatch):
 
 
 def test_steps_without_finite_gradients_are_counted_on(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("llmgym_trainer.grpo_trainer.weights_are_finite", lambda model: True)
     monkeypatch.setattr(torch.Tensor, "isfinite", lambda self: torch.zeros(self.shape, dtype=torch.bool))
     trainer = make_trainer(model_dir, tmp_path, num_steps=6)
     monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 1))
@@ -200,6 +203,52 @@ def test_the_best_checkpoint_survives_a_resume(model_dir, tmp_path, monkeypatch,
     assert result.best_checkpoint == where / f"checkpoint-{best}"
     # The last one was written before the validation that may find it the best.
     assert sorted(path.name for path in where.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-4"]
+
+
+# A resume that fails leaves the run as it was.
+
+
+class BrokenEnv(LetterEnv):
+    async def reset(self, task):
+        raise OSError("gone")
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_that_cannot_be_loaded_changes_nothing(model_dir, tmp_path):
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=2, save_steps=1))
+    run = train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv).run_dir
+    torch.save({"state": {}, "param_groups": []}, run / "checkpoint-1" / "optimizer.pt")  # of another model
+    before = contents(run)
+    again = config.replace(resume_from_checkpoint=str(run / "checkpoint-1"), learning_rate=1e-5)
+    loaded = r"a/checkpoint-1' cannot be loaded: .*parameter group.* There is no earlier one"
+    for env, error, text in [(LetterEnv, CheckpointError, loaded), (BrokenEnv, ConfigError, "gone")]:
+        with pytest.raises(error, match=text):
+            train_multi_turn(again, tasks=TASKS, env_factory=env)
+        after = contents(run)
+        assert after.keys() == before.keys()
+        assert [name for name in before if name.name != "reward.png" and after[name] != before[name]] == []
+
+
+def test_a_disk_that_is_full_when_a_run_goes_on(model_dir, tmp_path, monkeypatch):
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=2, save_steps=1))
+    run = train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv).run_dir
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = (run / "config.yaml").read_text()
+    monkeypatch.setattr("llmgym.evaluation_folder.os.replace", full)
+    again = config.replace(resume_from_checkpoint=str(run / "checkpoint-1"), num_steps=3)
+    with pytest.raises(RunFolderError, match=r"No space left.*MiB are free there. Make room, then go on"):
+        train_multi_turn(again, tasks=TASKS, env_factory=LetterEnv)
+    assert (run / "config.yaml").read_text() == before
+    assert not [*run.glob("*.tmp"), *run.glob("abandoned")]
+    with pytest.raises(RunFolderError, match=r"No space left on device.*MiB are free"):
+        train_multi_turn(config.replace(run_name="b"), tasks=TASKS, env_factory=LetterEnv)
+    assert not (tmp_path / "b").exists()
 
 
 # What cannot be resumed, found before a model loads.

@@ -77,3 +77,11 @@ def test_the_picture_is_a_png(tmp_path, lines):
     path = plot_run(folder.path)
     assert path == folder.path / "reward.png"
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "\0\0"])
+def test_broken_notes_are_named(tmp_path, text):
+    folder = RunFolder.create(tmp_path, "a")
+    (folder.path / "run.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"a/run.json' is broken .*; remove it, and resume"):
+        folder.command()

@@ -20,7 +20,7 @@ STATE_FILE = "llmgym.json"
 
 
 class CheckpointError(LLMGymError, RuntimeError):
-    """A checkpoint could not be written."""
+    """A checkpoint could not be written, or not be loaded."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -53,6 +53,11 @@ def last_checkpoint(run: Path) -> Path:
             "Give a run that has one, or begin this one again under another run_name"
         )
     return found[-1]
+
+
+def free_space(folder: Path) -> str:
+    """How much room there is, for an error."""
+    return f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free there"
 
 
 def begin(run: Path) -> Path:

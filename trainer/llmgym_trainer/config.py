@@ -20,6 +20,7 @@ from transformers.training_args import OptimizerNames
 
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
+from llmgym.evaluation_folder import write_whole
 from llmgym.task import Task
 from llmgym_trainer.advantages import BASELINES
 from llmgym_trainer.credit import CREDITS, Credit
@@ -490,7 +491,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             text = yaml.safe_dump(kept, sort_keys=False)
         except yaml.representer.RepresenterError as error:
             raise ConfigError(f"a setting must be a plain value that config.yaml can hold: {error}") from error
-        Path(path).write_text(text, encoding="utf-8")
+        write_whole(Path(path), text)
 
     def replace(self, **changes: Any) -> GRPOConfig:
         """A new configuration with some settings changed and all checks repeated."""

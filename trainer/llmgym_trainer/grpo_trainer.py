@@ -41,7 +41,7 @@ import trl
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from peft import PeftConfig
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.utils import use_adapter
 
@@ -67,7 +67,7 @@ from llmgym_trainer.out_of_memory import explaining_out_of_memory
 from llmgym_trainer.policy import NO_NUMBER
 from llmgym_trainer.random_state import RandomState
 from llmgym_trainer.reporting import Reporter
-from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
+from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, instead_of
 from llmgym_trainer.rows import build_rows
 from llmgym_trainer.sampling_correction import importance_ratios
 
@@ -134,6 +134,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._seen_tokens = 0
         self._validated_at: int | None = None
         self._writing_to: Path | None = None
+        self._going_on: Progress | None = None  # what a checkpoint says whose weights are not loaded yet
         self._non_finite_steps = 0
         self._weights_checked_at: int | None = None
         self._room_checked = False
@@ -152,6 +153,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             for callback in self.callback_handler.callbacks
             if type(callback).__name__ not in ("PrinterCallback", "ProgressCallback")
         ]
+        self.add_callback(_WhenLoaded(self._go_on))
         self._token_loss_type = "cispo" if config.loss_type == "cispo" else "dapo"
         self.codec = Codec(
             tokenizer,
@@ -206,13 +208,24 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         Raises:
             ConfigError: The checkpoint is missing, of another folder, or does not fit the tasks, the chat template
                 or the number of processes; or no prompt of the first step that runs now leaves room for a turn.
+            CheckpointError: The checkpoint cannot be loaded; the run is as it was.
             NothingTrainedError: All steps ran, and none of them trained anything.
         """
         checkpoint = None
         if resume_from_checkpoint:
             where = self.args.output_dir if resume_from_checkpoint is True else resume_from_checkpoint
-            checkpoint = str(self._go_on_from(find_checkpoint(where)))
-        output = super().train(resume_from_checkpoint=checkpoint, **kwargs)
+            checkpoint = find_checkpoint(where)
+            self._going_on = self._take_up(checkpoint)
+        try:
+            if checkpoint is not None:
+                self._load_rng_state(str(checkpoint))  # once more at the first step; here, to know that it loads
+            output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+        except Exception as error:
+            if checkpoint is None or self._going_on is None or isinstance(error, LLMGymError):
+                raise
+            raise checkpoints.CheckpointError(
+                f"{str(checkpoint)!r} cannot be loaded: {error}. {instead_of(checkpoint)}"
+            ) from error
         self.validate()
         if self._trained_steps == 0:
             raise NothingTrainedError(
@@ -343,9 +356,11 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         except Exception as error:
             if main:
                 checkpoints.discard_partial(run)
+            found = checkpoints.checkpoints(run)
+            go_on = f"go on from {found[-1].name}: llmgym train --resume {run}" if found else "begin the run again"
             raise checkpoints.CheckpointError(
-                f"the checkpoint of step {step} could not be written to {run}: {error}. Those before it are whole: when "
-                "this is mended, go on from the last one"
+                f"the checkpoint of step {step} could not be written to {run}: {error}. {checkpoints.free_space(run)}. "
+                f"When this is mended, {go_on}"
             ) from error
         finally:
             self._writing_to = None
@@ -395,8 +410,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             non_finite_steps=self._non_finite_steps,
         )
 
-    def _go_on_from(self, checkpoint: Path) -> Path:
-        """Take up the state that a checkpoint holds beside weights and optimizer."""
+    def _take_up(self, checkpoint: Path) -> Progress:
+        """Take up the state that a checkpoint holds beside weights and optimizer, and return it."""
         progress = Progress.read(checkpoint)
         progress.check(self._tasks, self.accelerator.num_processes, self._shares)
         if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
@@ -411,13 +426,14 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._trained_steps = progress.trained_steps
         self._steps_without_spread, self._non_finite_steps = progress.steps_without_spread, progress.non_finite_steps
         self._validated_at = progress.step if progress.validated else None
-        if self.args.should_save:
-            aside = set_aside(checkpoint.parent, progress)
-            self._reporter.resume(progress.step)
-            if aside is not None:
-                self._reporter.write(f"what was recorded after step {progress.step} is in {aside}")
-        self.accelerator.wait_for_everyone()
-        return checkpoint
+        return progress
+
+    def _go_on(self) -> None:
+        """Begin to train, now that all of the checkpoint has loaded: only this changes what the run left behind."""
+        progress, self._going_on = self._going_on, None
+        if progress is not None:
+            self._reporter.resume(progress)
+            self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
     def _undone_unless_whole(self, model: Any) -> Iterator[None]:
@@ -756,6 +772,16 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def _add(self, name: str, value: float) -> None:
         self._metrics["train"][name].append(value)
+
+
+class _WhenLoaded(TrainerCallback):  # type: ignore[misc]
+    """Calls a function when the model and its optimizer stand, before the first step."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._begin()
 
 
 def _reward_comes_from_the_environment(**kwargs: Any) -> list[float]:

@@ -20,6 +20,7 @@ from llmgym.errors import ConfigError
 from llmgym.messages import Message
 from llmgym_trainer.advantages import has_spread
 from llmgym_trainer.config import GRPOConfig
+from llmgym_trainer.resume import Progress, set_aside
 from llmgym_trainer.runs import RunFolder, plot_run
 
 MAX_CONVERSATIONS = 16
@@ -43,6 +44,7 @@ class Reporter:
     def __init__(self, config: GRPOConfig, folder: RunFolder, *, is_main: bool) -> None:
         self.folder = folder.path
         self._folder = folder
+        self._config = config
         self._is_main = is_main
         self._num_steps = config.num_steps
         self._bar = tqdm(total=config.num_steps, unit="step", disable=not is_main, dynamic_ncols=True)
@@ -112,8 +114,20 @@ class Reporter:
         path = self.folder / "metrics.jsonl"
         return path.stat().st_size if path.is_file() else 0
 
-    def resume(self, step: int) -> None:
-        """Go on after ``step`` steps of the run."""
+    def resume(self, progress: Progress) -> None:
+        """Go on from a checkpoint that has loaded: keep the settings, and set aside what was recorded after it.
+
+        Raises:
+            RunFolderError: The folder cannot be written.
+        """
+        step = progress.step
+        if not self._is_main:
+            return
+        with self._folder.writing():
+            self._config.to_yaml(self.folder / "config.yaml")
+            aside = set_aside(self.folder, progress)
+        if aside is not None:
+            self.write(f"what was recorded after step {step} is in {aside}")
         self._bar.update(step - self._bar.n)
 
     def write(self, text: str) -> None:

@@ -82,7 +82,7 @@ class Progress:
             if kind is None or type(value) is not kind or (kind is int and value < 0):
                 raise ConfigError(
                     f"{str(checkpoint)!r} cannot be resumed: its {PROGRESS_FILE} has {name}={value!r}, so it is broken, or "
-                    f"of another version of llmgym. {_instead(checkpoint)}, or start a new run with --model {checkpoint}"
+                    f"of another version of llmgym. {instead_of(checkpoint)}, or start a new run with --model {checkpoint}"
                 )
         return cls(**read)
 
@@ -156,7 +156,7 @@ def _check_exists(checkpoint: Path, name: str, *, new_run: bool = False) -> None
     """Raise :class:`ConfigError` where a file of a checkpoint is missing. ``new_run``: whether one can begin without."""
     if not (checkpoint / name).is_file():
         also = f", or start a new run from its weights with --model {checkpoint}" if new_run else ""
-        raise ConfigError(f"{str(checkpoint)!r} cannot be resumed: it has no {name}. {_instead(checkpoint)}{also}")
+        raise ConfigError(f"{str(checkpoint)!r} cannot be resumed: it has no {name}. {instead_of(checkpoint)}{also}")
 
 
 def _read_json(checkpoint: Path, name: str) -> dict[str, Any]:
@@ -172,10 +172,10 @@ def _read_json(checkpoint: Path, name: str) -> dict[str, Any]:
 
 
 def _broken(checkpoint: Path, name: str, why: object) -> ConfigError:
-    return ConfigError(f"{str(checkpoint)!r} cannot be resumed: its {name} is broken ({why}). {_instead(checkpoint)}")
+    return ConfigError(f"{str(checkpoint)!r} cannot be resumed: its {name} is broken ({why}). {instead_of(checkpoint)}")
 
 
-def _instead(checkpoint: Path) -> str:
+def instead_of(checkpoint: Path) -> str:
     """What to do where a checkpoint cannot be resumed."""
     step = checkpoint_step(checkpoint) or 0
     earlier = [path for path in checkpoints(checkpoint.parent) if (checkpoint_step(path) or 0) < step]

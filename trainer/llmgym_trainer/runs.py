@@ -14,8 +14,10 @@ from typing import Any
 
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError, LLMGymError
+from llmgym.evaluation_folder import write_whole
 from llmgym.folder_lock import locked_folder
 from llmgym.records import write_episodes
+from llmgym_trainer.checkpoints import free_space
 
 
 class RunFolderError(LLMGymError, OSError):
@@ -81,13 +83,30 @@ class RunFolder:
         shutil.rmtree(self.path)
 
     def note(self, **facts: Any) -> None:
-        """Keep facts about the run, JSON values, in ``run.json``."""
-        (self.path / "run.json").write_text(json.dumps({**self.notes(), **facts}, indent=1), encoding="utf-8")
+        """Keep facts about the run, JSON values, in ``run.json``.
+
+        Raises:
+            RunFolderError: It could not be written; what it held before is still there.
+        """
+        with self.writing():
+            write_whole(self.path / "run.json", json.dumps({**self.notes(), **facts}, indent=1))
 
     def notes(self) -> dict[str, Any]:
-        """The facts that :meth:`note` was given."""
+        """The facts that :meth:`note` was given.
+
+        Raises:
+            ConfigError: ``run.json`` is broken.
+        """
         path = self.path / "run.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if not isinstance(found, dict):
+                raise ValueError("it holds no JSON object")
+        except ValueError as error:
+            raise ConfigError(
+                f"{str(path)!r} is broken ({error}); remove it, and resume the run from a script of your own, with "
+                f"GRPOConfig.from_yaml({str(self.path / 'config.yaml')!r}, resume_from_checkpoint={str(self.path)!r})"
+            ) from error
         return found
 
     def command(self) -> list[str]:
@@ -114,7 +133,7 @@ class RunFolder:
         for key, value in metrics.items():
             finite = not isinstance(value, float) or math.isfinite(value)
             line[key] = value if finite else None
-        with self._writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self.writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -127,17 +146,19 @@ class RunFolder:
         Raises:
             RunFolderError: They could not all be written.
         """
-        with self._writing():
+        with self.writing():
             write_episodes(self.path / "episodes" / f"{name}.jsonl", episodes)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """Turn an :class:`OSError` in this section into a :class:`RunFolderError` that says what to do."""
         try:
             yield
         except OSError as error:
             raise RunFolderError(
-                f"cannot write the records of this run: {error}. No step trains without its records, so training stops; "
-                f"make room, then go on from the last checkpoint: llmgym train --resume {self.path}"
+                f"cannot write the records of this run in {self.path}: {error}. No step trains without its records, so "
+                f"training stops; {free_space(self.path)}. Make room, then go on from the last checkpoint, if there is one: "
+                f"llmgym train --resume {self.path}"
             ) from error
 
 

@@ -92,7 +92,7 @@ def train_multi_turn(
         OutOfMemoryError: A training step does not fit into memory.
         NonFiniteError: Gradients stayed NaN or infinite, or the weights became so.
         RunFolderError: Records could not be written, as on a full disk.
-        CheckpointError: A checkpoint could not be written.
+        CheckpointError: A checkpoint could not be written, or the one to go on from not be loaded.
         TrainingInterrupted: Asked to stop before the first step began.
     """
     config.limits()
@@ -122,11 +122,11 @@ def train_multi_turn(
             checkpoint = find_checkpoint(config.resume_from_checkpoint)
             check_settings(config, checkpoint, adapter=peft_config is not None)
             Progress.read(checkpoint).check(tasks, state.num_processes, mixture.shares if mixture else {})
-            state.wait_for_everyone()  # until all have read what the first is about to write
         begun = state.is_main_process and checkpoint is None
         with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
-            if state.is_main_process:
-                config.to_yaml(folder.path / "config.yaml")
+            if begun:  # the settings of a resumed run are kept when it goes on
+                with folder.writing():
+                    config.to_yaml(folder.path / "config.yaml")
                 if command is not None:
                     folder.note(command=list(command))
             with stop.waiting():
