@@ -23,7 +23,7 @@ from llmgym_trainer.finite import NonFiniteError
 from llmgym_trainer.grpo_trainer import NoSpreadError
 from llmgym_trainer.interrupts import TrainingInterrupted
 from llmgym_trainer.mixtures import Mixture, TaskSource
-from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, set_aside
+from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, mend_metrics, set_aside
 from llmgym_trainer.runs import RunFolder, RunFolderError, read_metrics
 from llmgym_trainer.train import _base_model
 
@@ -205,6 +205,57 @@ def test_the_best_checkpoint_survives_a_resume(model_dir, tmp_path, monkeypatch,
     assert sorted(path.name for path in where.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-4"]
 
 
+def test_metrics_between_two_lines_are_kept(model_dir, tmp_path, monkeypatch):
+    def train(name, resume=None):
+        changes = {"run_name": name, "num_steps": 4, "save_steps": 1, "logging_steps": 2, "deterministic": True}
+        config = GRPOConfig(**settings(model_dir, tmp_path, **changes, resume_from_checkpoint=resume))
+        return train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv).run_dir
+
+    whole, parts = train("whole"), train("parts")
+    assert [line["step"] for line in lines(whole)] == [2, 4]
+    train("parts", str(parts / "checkpoint-3"))
+    assert lines(parts) == lines(whole)
+
+    with monkeypatch.context() as patch:  # a step that does not end takes nothing of the steps before with it
+        backward = MultiTurnGRPOTrainer._backward
+
+        def interrupted(self, *args):
+            if self.state.global_step == 1:
+                raise TrainingInterrupted
+            return backward(self, *args)
+
+        patch.setattr(MultiTurnGRPOTrainer, "_backward", interrupted)
+        stopped = train("stopped")
+    train("stopped", str(stopped))
+    assert lines(stopped) == lines(whole)
+
+
+def test_an_interrupted_last_validation_is_made_up_for(model_dir, tmp_path, monkeypatch):
+    changes = {"run_name": "a", "num_steps": 1, "metric_for_best_model": "val/reward"}
+    config = GRPOConfig(**settings(model_dir, tmp_path, **changes))
+    data = {"tasks": TASKS, "env_factory": LetterEnv, "val_tasks": TASKS[:2]}
+    with monkeypatch.context() as patch:
+        validate = MultiTurnGRPOTrainer.validate
+
+        def interrupted(self):
+            if self.state.global_step == 1:
+                raise TrainingInterrupted
+            return validate(self)
+
+        patch.setattr(MultiTurnGRPOTrainer, "validate", interrupted)
+        first = train_multi_turn(config, **data)
+    assert (first.interrupted, first.steps) == (True, 1)
+    validated = [line["step"] for line in read_metrics(first.run_dir) if "val/reward" in line]
+    assert validated == [0]
+    again = config.replace(resume_from_checkpoint=str(first.run_dir))
+    result = train_multi_turn(again, **data)
+    found = {line["step"]: line["val/reward"] for line in read_metrics(first.run_dir) if "val/reward" in line}
+    assert (list(found), result.interrupted, result.steps) == ([0, 1], False, 1)
+    assert result.best_checkpoint == (first.checkpoint if found[1] > found[0] else None)
+    with pytest.raises(ConfigError, match="the run has done all its 1 steps"):
+        train_multi_turn(again, **data)
+
+
 # A resume that fails leaves the run as it was.
 
 
@@ -254,8 +305,9 @@ def test_a_disk_that_is_full_when_a_run_goes_on(model_dir, tmp_path, monkeypatch
 # What cannot be resumed, found before a model loads.
 
 PROGRESS = Progress(
-    step=3, cursor=6, seen_tokens=9, validated=False, metrics_bytes=0, processes=1, tasks_hash=hash_tasks(TASKS),
+    step=3, cursor=6, seen_tokens=9, validated=False, metrics_bytes=0, processes=1, batch_size=2, tasks_hash=hash_tasks(TASKS),
     mixture={}, trained_steps=3, steps_without_spread=0, non_finite_steps=0,
+    logged_step=3, unlogged={}, unlogged_loss=0.0,
 )  # fmt: skip
 
 
@@ -287,7 +339,12 @@ def fill(checkpoint, progress=PROGRESS):
         ({"seed": 4}, TASKS, "seed=4 cannot change when a run is resumed; it began with seed=3"),
         ({"model": "tiny"}, TASKS, "model='tiny' cannot change"),
         ({"num_steps": 3}, TASKS, "has done all its 3 steps"),
-        ({}, TASKS[::-1], "the 8 training tasks are not those of the run, or stand in another order"),
+        ({}, TASKS[::-1], r"the 8 training tasks are not those of the run .*, or stand in another order"),
+        (
+            {},
+            [Task(t.prompt, "x", id=t.id) for t in TASKS],
+            "8 training tasks are not .*a prompt, target, metadata or id",
+        ),
         ({}, TASKS[:7], "the 7 training tasks are not those of the run"),
     ],
 )
@@ -353,7 +410,7 @@ def test_what_the_model_stood_for_when_the_run_began(tmp_path, monkeypatch):
 
 def test_the_number_of_processes_must_stay_the_same():
     with pytest.raises(ConfigError, match="trained on 1 processes, so it cannot be resumed on 2"):
-        PROGRESS.check(TASKS, 2, {})
+        PROGRESS.check(TASKS, 2, {}, 2)
 
 
 @pytest.mark.parametrize(
@@ -376,6 +433,15 @@ def test_the_shares_of_a_mixture_must_stay_the_same(stopped, again, text):
         train_multi_turn(config, sources=mixture(again))
     with pytest.raises(ConfigError, match="no model directory"):  # the same shares are none to refuse
         train_multi_turn(config, sources=mixture({}))
+
+
+def test_the_steps_of_a_mixture_must_stay_the_same():
+    shares = {"a": [1.0, 0, 5], "b": [1.0, 5, None]}
+    progress = dataclasses.replace(PROGRESS, mixture=shares)
+    progress.check(TASKS, 1, shares, 2)
+    with pytest.raises(ConfigError, match=r"batch_size=4 cannot change .*it began with batch_size=2"):
+        progress.check(TASKS, 1, shares, 4)
+    PROGRESS.check(TASKS, 1, {}, 4)
 
 
 def test_what_to_resume(stopped, tmp_path):
@@ -456,3 +522,14 @@ def test_set_aside(stopped, validated):
     assert set_aside(stopped, progress) is None
     (stopped / "episodes" / "train-000003.jsonl").write_text("again")
     assert set_aside(stopped, progress) == stopped / "abandoned" / "2"
+
+
+@pytest.mark.parametrize(("content", "left"), [("one\ntw", "one\n"), ("on", ""), (None, ""), ("one\n", "one\n")])
+def test_metrics_that_were_shortened(stopped, content, left):
+    if content is not None:
+        (stopped / "metrics.jsonl").write_text(content)
+    lost = mend_metrics(stopped, dataclasses.replace(PROGRESS, metrics_bytes=8))
+    assert f"has {len(content or '')} bytes, but had 8" in lost
+    assert f"{len(left) // 4} lines are left" in lost
+    assert (stopped / "metrics.jsonl").read_text() == left
+    assert mend_metrics(stopped, dataclasses.replace(PROGRESS, metrics_bytes=len(left))) is None

@@ -85,3 +85,9 @@ def test_broken_notes_are_named(tmp_path, text):
     (folder.path / "run.json").write_text(text)
     with pytest.raises(ConfigError, match=r"a/run.json' is broken .*; remove it, and resume"):
         folder.command()
+
+
+def test_a_broken_line_of_metrics_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st{"step": 3}\n')
+    with pytest.raises(ConfigError, match=r"metrics.jsonl:2: .* is no line of metrics"):
+        read_metrics(tmp_path)

@@ -71,9 +71,9 @@ def publish(run: Path, step: int) -> Path:
     """Flush the checkpoint that stands in the partial folder to the disk and give it its name."""
     partial, target = run / PARTIAL / checkpoint_name(step), run / checkpoint_name(step)
     for path in [*partial.rglob("*"), partial]:
-        _flush(path)
+        flush(path)
     partial.rename(target)
-    _flush(run)
+    flush(run)
     discard_partial(run)
     return target
 
@@ -83,7 +83,8 @@ def discard_partial(run: Path) -> None:
     shutil.rmtree(run / PARTIAL, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """See a file or folder onto the disk."""
     if os.name != "posix" and path.is_dir():
         return  # only POSIX can open a folder
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)

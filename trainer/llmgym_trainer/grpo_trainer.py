@@ -340,6 +340,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         try:
             self._writing_to = checkpoints.begin(run) if main else run / checkpoints.PARTIAL
             self.accelerator.wait_for_everyone()
+            unlogged_loss = self.accelerator.gather(self._tr_loss.reshape(1)).mean().item()
             Trainer._save_checkpoint(self, model, trial)
             if self.state.best_global_step:  # named anew: the folder may have been written otherwise when it was kept
                 self.state.best_model_checkpoint = str(run / checkpoints.checkpoint_name(self.state.best_global_step))
@@ -347,7 +348,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                 self.state.save_to_json(
                     str(self._writing_to / checkpoints.checkpoint_name(step) / "trainer_state.json")
                 )
-                self._progress().write(self._writing_to / checkpoints.checkpoint_name(step))
+                self._progress(unlogged_loss).write(self._writing_to / checkpoints.checkpoint_name(step))
             self.accelerator.wait_for_everyone()
             if main:
                 checkpoints.publish(run, step)
@@ -395,7 +396,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._save_checkpoint(self.model, None)
         return Path(self.args.output_dir) / checkpoints.checkpoint_name(self.state.global_step)
 
-    def _progress(self) -> Progress:
+    def _progress(self, unlogged_loss: float) -> Progress:
         return Progress(
             step=self.state.global_step,
             cursor=self.task_stream.cursor,
@@ -403,17 +404,21 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             validated=self._validated_at == self.state.global_step,
             metrics_bytes=self._reporter.metrics_bytes,
             processes=self.accelerator.num_processes,
+            batch_size=self.args.batch_size,
             tasks_hash=hash_tasks(self._tasks),
             mixture=self._shares,
             trained_steps=self._trained_steps,
             steps_without_spread=self._steps_without_spread,
             non_finite_steps=self._non_finite_steps,
+            logged_step=self._globalstep_last_logged,
+            unlogged={name: [float(value) for value in values] for name, values in self._metrics["train"].items()},
+            unlogged_loss=unlogged_loss,
         )
 
     def _take_up(self, checkpoint: Path) -> Progress:
         """Take up the state that a checkpoint holds beside weights and optimizer, and return it."""
         progress = Progress.read(checkpoint)
-        progress.check(self._tasks, self.accelerator.num_processes, self._shares)
+        progress.check(self._tasks, self.accelerator.num_processes, self._shares, self.args.batch_size)
         if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
             raise ConfigError(f"{str(checkpoint)!r} is not in this run's folder {self.args.output_dir!r}")
         trained = json.loads((checkpoint / checkpoints.STATE_FILE).read_text()).get("template_hash")
@@ -433,6 +438,9 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         progress, self._going_on = self._going_on, None
         if progress is not None:
             self._reporter.resume(progress)
+            self._metrics["train"].update({name: list(values) for name, values in progress.unlogged.items()})
+            self._tr_loss += progress.unlogged_loss
+            self._globalstep_last_logged = progress.logged_step
             self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
@@ -440,6 +448,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         """Take back what a step did to the state of the run when it ends with an exception."""
         cursor, seen_tokens, chance = self.task_stream.cursor, self._seen_tokens, RandomState.now()
         counters = self._trained_steps, self._steps_without_spread, self._non_finite_steps
+        unlogged = {name: list(values) for name, values in self._metrics["train"].items()}
         try:
             yield
         except BaseException as error:
@@ -448,6 +457,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             chance.restore()
             model.zero_grad(set_to_none=True)
             self._metrics["train"].clear()
+            self._metrics["train"].update(unlogged)
             if isinstance(error, Exception) and not isinstance(error, TrainingInterrupted):
                 self._save_after(error)
             raise

@@ -20,7 +20,7 @@ from llmgym.errors import ConfigError
 from llmgym.messages import Message
 from llmgym_trainer.advantages import has_spread
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.resume import Progress, set_aside
+from llmgym_trainer.resume import Progress, mend_metrics, set_aside
 from llmgym_trainer.runs import RunFolder, plot_run
 
 MAX_CONVERSATIONS = 16
@@ -125,7 +125,10 @@ class Reporter:
             return
         with self._folder.writing():
             self._config.to_yaml(self.folder / "config.yaml")
+            lost = mend_metrics(self.folder, progress)
             aside = set_aside(self.folder, progress)
+        if lost is not None:
+            self.write(lost)
         if aside is not None:
             self.write(f"what was recorded after step {step} is in {aside}")
         self._bar.update(step - self._bar.n)
@@ -146,7 +149,7 @@ class Reporter:
             self._wandb.finish()
 
     def _plot(self) -> None:
-        with contextlib.suppress(OSError):  # a picture is no reason to stop, nor to hide why training did
+        with contextlib.suppress(OSError, ConfigError):  # a picture is no reason to stop, nor to hide why training did
             plot_run(self.folder)
 
     def _record(self, step: int, metrics: dict[str, Any]) -> None:

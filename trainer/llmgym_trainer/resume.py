@@ -25,6 +25,7 @@ from llmgym.errors import ConfigError
 from llmgym.task import Task
 from llmgym_trainer.checkpoints import STATE_FILE, checkpoint_step, checkpoints, discard_partial, last_checkpoint
 from llmgym_trainer.config import GRPOConfig, plain
+from llmgym_trainer.runs import read_metrics
 
 PROGRESS_FILE = "progress.json"
 ABANDONED = "abandoned"
@@ -44,11 +45,15 @@ class Progress:
         validated: Whether the validation of this step was done already.
         metrics_bytes: Length of ``metrics.jsonl``.
         processes: Processes that train.
+        batch_size: Tasks of a step.
         tasks_hash: :func:`hash_tasks` of the training tasks.
         mixture: :attr:`llmgym_trainer.mixtures.Mixture.shares` where there are several environments, else empty.
         trained_steps: Steps that trained anything.
         steps_without_spread: Steps in a row, up to this one, in which no group could train anything.
         non_finite_steps: Steps in a row, up to this one, whose gradients were not finite.
+        logged_step: The step of the last line of metrics.
+        unlogged: The metrics of the steps since, by name.
+        unlogged_loss: The sum of the losses of the steps since.
     """
 
     step: int
@@ -57,11 +62,15 @@ class Progress:
     validated: bool
     metrics_bytes: int
     processes: int
+    batch_size: int
     tasks_hash: str
     mixture: dict[str, list[float | None]]
     trained_steps: int
     steps_without_spread: int
     non_finite_steps: int
+    logged_step: int
+    unlogged: dict[str, list[float]]
+    unlogged_loss: float
 
     def write(self, checkpoint: Path) -> None:
         """Write it beside the weights."""
@@ -86,12 +95,14 @@ class Progress:
                 )
         return cls(**read)
 
-    def check(self, tasks: Sequence[Task], processes: int, mixture: dict[str, list[float | None]]) -> None:
-        """Raise :class:`ConfigError` unless tasks, number of processes and shares of the mixture are those of the run."""
+    def check(
+        self, tasks: Sequence[Task], processes: int, mixture: dict[str, list[float | None]], batch_size: int
+    ) -> None:
+        """Raise :class:`ConfigError` unless tasks, processes, and shares and steps of a mixture are those of the run."""
         if hash_tasks(tasks) != self.tasks_hash:
             raise ConfigError(
-                f"the {len(tasks)} training tasks are not those of the run, or stand in another order; a run can only "
-                "be resumed with its own tasks"
+                f"the {len(tasks)} training tasks are not those of the run (a prompt, target, metadata or id differs), or "
+                "stand in another order; a run can only be resumed with its own tasks"
             )
         for name in (*self.mixture, *mixture):
             before, now = self.mixture.get(name), mixture.get(name)
@@ -100,13 +111,19 @@ class Progress:
                     f"environment {name!r} has [weight, from_step, until_step] {now}, but {before} in the run; these cannot "
                     "change when a run is resumed, for they say which tasks it has had"
                 )
+        if mixture and batch_size != self.batch_size:
+            raise ConfigError(
+                f"batch_size={batch_size} cannot change when a run of several environments is resumed: steps are counted as "
+                f"batch_size tasks, so its stages would shift; it began with batch_size={self.batch_size}"
+            )
         if processes != self.processes:
             raise ConfigError(f"the run trained on {self.processes} processes, so it cannot be resumed on {processes}")
 
 
 def hash_tasks(tasks: Sequence[Task]) -> str:
-    """A hash of the ids of the tasks in their order."""
-    return hashlib.sha256("\n".join(task.id for task in tasks).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """A hash of all that the tasks hold, in their order."""
+    text = json.dumps([task.to_json() for task in tasks], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -182,13 +199,14 @@ def instead_of(checkpoint: Path) -> str:
     return f"Go on from an earlier one: llmgym train --resume {earlier[-1]}" if earlier else "There is no earlier one"
 
 
-def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool) -> None:
+def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool, validates: bool) -> None:
     """Check that a checkpoint can be resumed with these settings.
 
     Args:
         config: The settings to go on with.
         checkpoint: The checkpoint.
         adapter: Whether an adapter trains.
+        validates: Whether there are validation tasks: a run that lacks nothing but its last validation can be resumed.
 
     Raises:
         ConfigError: A setting of :data:`FIXED` differs from the run's, an adapter trains and did not before or the
@@ -205,8 +223,32 @@ def check_settings(config: GRPOConfig, checkpoint: Path, *, adapter: bool) -> No
             f"{'without' if adapter else 'with'} peft_config (--lora)"
         )
     step = Progress.read(checkpoint).step
-    if step >= config.num_steps:
+    lacks_validation = validates and step == config.num_steps and not _was_validated(checkpoint.parent, step)
+    if step >= config.num_steps and not lacks_validation:
         raise ConfigError(f"the run has done all its {step} steps; give a num_steps above that to go on")
+
+
+def _was_validated(run: Path, step: int) -> bool:
+    """Whether the metrics hold a validation of this step, of which the last comes after the last checkpoint."""
+    return any(line["step"] == step and any(key.startswith("val/") for key in line) for line in read_metrics(run))
+
+
+def mend_metrics(run: Path, progress: Progress) -> str | None:
+    """Cut a last line that is not whole, where ``metrics.jsonl`` is shorter than it was at a checkpoint.
+
+    Returns:
+        What is lost, in words; None when nothing is.
+    """
+    metrics = run / "metrics.jsonl"
+    content = metrics.read_bytes() if metrics.is_file() else b""
+    if len(content) >= progress.metrics_bytes:
+        return None
+    whole = content[: content.rfind(b"\n") + 1]
+    metrics.write_bytes(whole)
+    return (
+        f"{metrics} has {len(content)} bytes, but had {progress.metrics_bytes} when the checkpoint of step {progress.step} was "
+        f"written: {len(whole.splitlines())} lines are left of it, the others are lost, and the run goes on without them"
+    )
 
 
 def set_aside(run: Path, progress: Progress) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from llmgym.errors import ConfigError, LLMGymError
 from llmgym.evaluation_folder import write_whole
 from llmgym.folder_lock import locked_folder
 from llmgym.records import write_episodes
-from llmgym_trainer.checkpoints import free_space
+from llmgym_trainer.checkpoints import flush, free_space
 
 
 class RunFolderError(LLMGymError, OSError):
@@ -135,6 +136,8 @@ class RunFolder:
             line[key] = value if finite else None
         with self.writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint, which is flushed too, counts on it
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of ``metrics.jsonl``."""
@@ -147,7 +150,9 @@ class RunFolder:
             RunFolderError: They could not all be written.
         """
         with self.writing():
-            write_episodes(self.path / "episodes" / f"{name}.jsonl", episodes)
+            path = self.path / "episodes" / f"{name}.jsonl"
+            write_episodes(path, episodes)
+            flush(path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -166,12 +171,21 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     """All lines of a run's ``metrics.jsonl``, in order, without a last one that a crash cut short.
 
     None when there is no such file.
+
+    Raises:
+        ConfigError: A line is broken.
     """
     path = Path(run) / "metrics.jsonl"
     if not path.is_file():
         return []
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {line[:60]!r} is no line of metrics ({error}); remove it") from error
+    return lines
 
 
 def plot_run(run: str | Path) -> Path:

@@ -120,8 +120,10 @@ def train_multi_turn(
         checkpoint = None
         if config.resume_from_checkpoint is not None:
             checkpoint = find_checkpoint(config.resume_from_checkpoint)
-            check_settings(config, checkpoint, adapter=peft_config is not None)
-            Progress.read(checkpoint).check(tasks, state.num_processes, mixture.shares if mixture else {})
+            check_settings(config, checkpoint, adapter=peft_config is not None, validates=bool(val_tasks))
+            Progress.read(checkpoint).check(
+                tasks, state.num_processes, mixture.shares if mixture else {}, config.batch_size
+            )
         begun = state.is_main_process and checkpoint is None
         with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
             if begun:  # the settings of a resumed run are kept when it goes on
