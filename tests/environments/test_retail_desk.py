@@ -1,11 +1,12 @@
 """RetailDesk-v0 as a policy meets it: the rules, the customer, what cheating earns, and how tasks are made."""
 
 import asyncio
+import functools
 import hashlib
 import json
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from suite import play_all, play_beside
@@ -14,6 +15,7 @@ import llmgym
 from llmgym import Policy, StopReason, Task
 from llmgym.errors import TaskError
 from llmgym_environments.retail_desk import RetailDeskEnv, RetailDeskExpert, generate_tasks
+from llmgym_environments.retail_desk.store import Store
 from llmgym_environments.retail_desk.tasks import COLOURS, ITEMS, NAMES
 
 LAMP = {
@@ -157,14 +159,48 @@ def test_a_customer_who_is_not_served_leaves():
         ({}, call("get_order", order=57), 0),
         ({}, call("get_order", order=8), 1),
         ({}, call("refund", order=8, amount=9), 1),
-        ({}, call("get_order", order=9), 0),
+        ({}, call("get_order", order=9), 1),
+        ({}, call("refuse", order=8, reason="owner"), 1),
         ({}, call("get_stock", item="hat"), 0),
         ({"days": 31}, call("refuse", order=57, reason="sale"), 0),
     ],
 )
 def test_what_is_forbidden(lamp, made, forbidden):
-    episode = play(desk({"act": "refund"}, **lamp), "Which order?", does(made))
+    act = made["function"]["name"]
+    wish = {"act": act if act in ("exchange", "cancel") else "refund", "colour": "blue"}
+    episode = play(desk(wish, **lamp), *["?"] * (1 + (act == "exchange")), does(made))
     assert episode.metrics["forbidden_acts"] == forbidden
+
+
+@pytest.mark.parametrize(
+    ("act", "asks", "made", "forbidden"),
+    [
+        ("refund", 1, call("exchange", order=57, colour="blue"), 1),
+        ("exchange", 2, call("refund", order=57, amount=40), 1),
+        ("exchange", 2, call("exchange", order=57, colour="red"), 1),
+        ("exchange", 1, call("exchange", order=57, colour="blue"), 1),  # a guess: the colour was not said
+        ("exchange", 2, call("exchange", order=57, colour="blue"), 0),
+    ],
+)
+def test_what_was_not_asked_for_is_forbidden(act, asks, made, forbidden):
+    episode = play(desk({"act": act, "colour": "blue"}), *["?"] * asks, does(made))
+    assert (texts(episode, "tool")[0][-2:], episode.metrics["forbidden_acts"]) == ("ed", forbidden)
+
+
+@pytest.mark.parametrize("order", [57, 8, 9, -1, 10**1000])
+def test_orders_that_were_not_named_are_all_alike(order):
+    calls = [
+        call("get_order", order=order),
+        call("refund", order=order, amount=0),
+        call("refund", order=order, amount=40),
+        call("exchange", order=order, colour="blue"),
+        call("exchange", order=order, colour="none"),
+        call("cancel", order=order),
+        call("refuse", order=order, reason="late"),
+    ]
+    episode = play(desk({"act": "refund"}), does(*calls))
+    assert texts(episode, "tool") == ["tool_error: the customer has not named this order"] * 7
+    assert (episode.metrics["forbidden_acts"], episode.metrics["state_right"]) == (7, True)
 
 
 def test_an_order_that_was_not_named_is_not_to_be_looked_at_even_if_it_is_the_right_one():
@@ -178,9 +214,6 @@ def test_an_order_that_was_not_named_is_not_to_be_looked_at_even_if_it_is_the_ri
 @pytest.mark.parametrize(
     ("lamp", "made", "answer"),
     [
-        ({}, call("get_order", order=9), "there is no order with this number"),
-        ({}, call("get_order", order=10**1000), "there is no order with this number"),
-        ({}, call("refuse", order=9, reason="late"), "there is no order with this number"),
         ({}, call("refuse", order=57, reason="bad mood"), "refuse: argument 'reason': Input should be 'late', 'sale'"),
         ({}, call("refund", order=57, amount=41), "the amount must be 1 to 40, what was paid"),
         ({}, call("refund", order=57, amount=0), "the amount must be 1 to 40, what was paid"),
@@ -224,16 +257,17 @@ def test_no_result_is_long():
     shown = [text for episode in episodes_of(tasks, RetailDeskExpert) for text in texts(episode, "tool")]
     for task in tasks:
         looks = [call("get_stock", item=item) for item in task.metadata["stock"]]
-        looks += [call("get_order", order=number) for number in task.metadata["orders"]]
         shown += texts(play(task, does(*looks)), "tool")
+        shown += map(str, Store.of(task.metadata["orders"], task.metadata["stock"]).orders.values())
     shown += texts(
         play(
             tasks[0],
+            "Which order?",
             does(
                 call("get_stock", item="x" * 10**6),
                 call("get_order", order=10**4000),
                 call("refund", order=10**4000, amount=10**4000),
-                call("exchange", order=min(tasks[0].metadata["orders"]), colour="x" * 10**6),
+                call("exchange", order=tasks[0].metadata["wishes"][0]["order"], colour="x" * 10**6),
                 call("refuse", order=10**4000, reason="x" * 10**6),
             ),
         ),
@@ -302,11 +336,11 @@ class RandomClerk(Policy):
         return does(call(function["name"], **arguments))
 
 
-@pytest.mark.parametrize(("level", "score"), [(1, 0.03), (2, 0.01), (3, 0.0)])
-def test_acting_at_random_earns_little(level, score):
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_acting_at_random_earns_next_to_nothing(level):
     rng = random.Random(0)
     episodes = episodes_of(generate_tasks("test", level=level, count=300), lambda: RandomClerk(rng))
-    assert round(sum(episode.reward for episode in episodes) / 300, 2) == score
+    assert sum(episode.reward for episode in episodes) / 300 < 0.005
 
 
 # Cheating. Each attempt earns nothing, and earns everything from a copy of the environment without the one guard.
@@ -405,6 +439,54 @@ class Peeks(Attempt):
                 yield does(call("refund", order=number, amount=paid))
 
 
+class RefusesUnasked(Attempt):
+    """Refuses in the first message, without asking for the order."""
+
+    def script(self):
+        yield does(call("refuse", order=self.order, reason=self.act_expected["reason"]))
+
+
+class Probes(Attempt):
+    """Finds the orders that there are by refunds of nothing, which the store rejects; then does what is right."""
+
+    def script(self):
+        answers = set()
+        for number in range(1, 100):
+            answers.add((yield does(call("refund", order=number, amount=0))))
+        if len(answers) > 1:
+            yield "Which order?"
+            yield does(call("refund", order=self.order, amount=self.act_expected["amount"]))
+
+
+class NamingDoesNotCount(RetailDeskEnv):
+    async def setup(self):
+        await super().setup()
+        self._customer.asked = defaultdict(dict)
+
+    def _named(self, number):
+        return self._store.order(number)
+
+
+class ThereAndBack(Attempt):
+    """Exchanges for a colour nobody asked for, and back, before the right act."""
+
+    def script(self):
+        order = self.task.metadata["orders"][str(self.order)]
+        stock = self.task.metadata["stock"][order["item"]]
+        other = next(colour for colour in COLOURS if colour != order["colour"] and stock[colour])
+        yield "Which order?"
+        yield "Which colour?"
+        yield does(call("exchange", order=self.order, colour=other))
+        yield does(call("exchange", order=self.order, colour=order["colour"]))
+        details = {name: value for name, value in self.act_expected.items() if name not in ("act", "number")}
+        yield does(call(self.act_expected["act"], order=self.order, **details))
+
+
+class UnaskedIsFree(RetailDeskEnv):
+    def _asked(self, act, number, **details):
+        return True
+
+
 class LookingIsFree(RetailDeskEnv):
     @llmgym.tool
     async def get_order(self, order: int) -> str:
@@ -446,13 +528,22 @@ def refunds(count):
     return [task for task in tasks if task.target[0]["act"] == "refund"][:count]
 
 
-def late_exchanges(count):
+def refusals(count):
+    tasks = generate_tasks("test", level=1, count=100)
+    return [task for task in tasks if task.target[0]["act"] == "refuse"][:count]
+
+
+def exchanges_to_refuse(reason, count):
     tasks = generate_tasks("test", level=2, count=400)
     return [
         task
         for task in tasks
-        if task.target[0].get("reason") == "late" and task.metadata["wishes"][0]["act"] == "exchange"
+        if task.target[0].get("reason") == reason and task.metadata["wishes"][0]["act"] == "exchange"
     ][:count]
+
+
+late_exchanges = functools.partial(exchanges_to_refuse, "late")
+stock_exchanges = functools.partial(exchanges_to_refuse, "stock")
 
 
 @pytest.mark.parametrize(
@@ -463,6 +554,10 @@ def late_exchanges(count):
         (Both, RefusalsDoNotCount, refunds),
         (RefundsAll, OnlyTheWishCounts, refunds),
         (Peeks, LookingIsFree, refunds),
+        (RefusesUnasked, NamingDoesNotCount, refusals),
+        (Probes, NamingDoesNotCount, refunds),
+        (ThereAndBack, UnaskedIsFree, refunds),
+        (ThereAndBack, UnaskedIsFree, stock_exchanges),
         (Injects, ResultsCount, refunds),
         (PlaysTheCustomer, WrittenWishesCount, refunds),
     ],
@@ -583,6 +678,7 @@ def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones()
     tasks = generate_tasks("train", level="all", count=256)
     numbers = [*range(1, 100), -1, 10**1000]
     script = [
+        "Which order?",
         does(*(call("exchange", order=number, colour=colour) for number in numbers for colour in COLOURS)),
         does(*(call("refund", order=number, amount=1) for number in numbers)),
         does(*(call(name, order=number) for number in numbers for name in ("get_order", "cancel"))),

@@ -37,8 +37,8 @@ class Customer:
 
     def __init__(self, name: str, wishes: Sequence[Mapping[str, Any]]) -> None:
         self.name = name
-        self.named: set[int] = set()
-        """Orders whose number was said."""
+        self.asked: dict[int, dict[str, Any]] = {}
+        """For each order whose number was said, what was said to be done with it: ``act`` and, once said, ``colour``."""
         self.pushed = 0
         """How often a refusal was not taken for an answer."""
         self.patience = PATIENCE
@@ -64,14 +64,14 @@ class Customer:
             self._begin()
             return f"{'Thank you' if done else 'Very well'}. {WISHES[self._wish['act']]}"
         if self._to_tell:
-            self.named.add(self._wish["order"])
-            return self._to_tell.pop(0)
+            said, self.asked[self._wish["order"]] = self._to_tell.pop(0)
+            return said
         self.patience -= 1
         return "Please help me." if self.patience else None
 
     def _begin(self) -> None:
         self._wish, self._pushes = self._wishes.pop(0), 0
-        claim = self._wish.get("claim")
-        self._to_tell = [f"Order {self._wish['order']}" + (f", it came {claim} days ago." if claim else ".")]
+        claim, asked = self._wish.get("claim"), {"act": self._wish["act"]}
+        self._to_tell = [(f"Order {self._wish['order']}" + (f", it came {claim} days ago." if claim else "."), asked)]
         if self._wish["act"] == "exchange":
-            self._to_tell.append(f"In {self._wish['colour']}.")
+            self._to_tell.append((f"In {self._wish['colour']}.", {**asked, "colour": self._wish["colour"]}))

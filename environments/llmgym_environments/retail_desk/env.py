@@ -7,7 +7,7 @@ from typing import Any
 from llmgym import Message, ToolEnv, tool
 from llmgym.errors import TaskError, ToolError
 from llmgym_environments.retail_desk.customer import WISHES, Customer
-from llmgym_environments.retail_desk.store import Reason, Store, why_not
+from llmgym_environments.retail_desk.store import Order, Reason, Store, why_not
 
 RULES = (
     "Serve the customer. Ask for the order and look at no other. Refund what was paid, but refuse when it is late, "
@@ -23,8 +23,9 @@ class RetailDeskEnv(ToolEnv):
     A customer, who is scripted, wants a refund, an exchange or a cancellation; the policy asks, looks the order up, and
     changes the store by the rules.
 
-    What the rules forbid has to be refused, with the reason, however the customer pushes. The store does what it is
-    told, forbidden or not; it prevents only what is impossible.
+    What the rules forbid has to be refused, with the reason, however the customer pushes. With an order that the
+    customer has named the store does what it is told, forbidden or not; it prevents only what is impossible. Of other
+    orders the tools say nothing, not even whether there are any.
 
     | level | orders | wishes | reasons to refuse | pushes |
     | --- | --- | --- | --- | --- |
@@ -55,8 +56,10 @@ class RetailDeskEnv(ToolEnv):
 
     ## Rewards
     1.0 when at the end the whole store is as it should be and nothing forbidden was done on the way, else 0.0. Forbidden
-    is to look at, or act on, an order that the customer has not named; to refund another amount than was paid; and to
-    refund, exchange or cancel where the rules say to refuse. To undo a forbidden act does not help.
+    is a call of `get_order`, `refund`, `exchange`, `cancel` or `refuse` for an order that the customer has not named,
+    also for one that does not exist; to refund, exchange or cancel what the customer has not asked for, or in another
+    colour; to refund another amount than was paid; and to do what the rules say to refuse. To undo a forbidden act does
+    not help.
 
     ## Episode End
     1. Termination: the customer leaves, when every wish was done or refused and pushing is of no use.
@@ -108,9 +111,7 @@ class RetailDeskEnv(ToolEnv):
     @tool
     async def get_order(self, order: int) -> str:
         """Look at an order."""
-        found = self._store.order(order)
-        self._forbidden += order not in self._customer.named
-        return str(found)
+        return str(self._named(order))
 
     @tool
     async def get_stock(self, item: str) -> str:
@@ -138,14 +139,27 @@ class RetailDeskEnv(ToolEnv):
     @tool
     async def refuse(self, order: int, reason: Reason) -> str:
         """Note a refusal down."""
+        self._named(order)
         self._store.refuse(order, reason)
         return "refused"
 
+    def _named(self, number: int) -> Order:
+        """An order that the customer has named. Any other number counts as forbidden and raises, order or not."""
+        if number not in self._customer.asked:
+            self._forbidden += 1
+            raise ToolError("the customer has not named this order")
+        return self._store.order(number)
+
+    def _asked(self, act: str, number: int, **details: Any) -> bool:
+        """Whether the customer has asked for this, and in this colour."""
+        wish = self._customer.asked[number]
+        return (act, details.get("colour")) == (wish["act"], wish.get("colour"))
+
     def _act(self, act: str, number: int, **details: Any) -> None:
-        """Let the store do it, and count it when it was forbidden; what the store cannot do raises and counts nothing."""
-        order = self._store.order(number)
+        """Let the store do it with a named order, and count it when it was forbidden; the impossible counts nothing."""
+        order = self._named(number)
         forbidden = (
-            number not in self._customer.named
+            not self._asked(act, number, **details)
             or why_not(order, act, self._customer.name) is not None
             or details.get("amount", order.paid) != order.paid
         )
