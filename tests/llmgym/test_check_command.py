@@ -127,13 +127,20 @@ def test_a_slow_start_is_no_frozen_process(tasks, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["env_id"] == "Slow-v0"
 
 
-@pytest.mark.parametrize("text", ["def broken(:", "import no_such_package", "raise ValueError('no licence')"])
-def test_a_file_that_cannot_be_imported_is_refused_with_its_place(text, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def broken(:", "line 1, is no valid Python"),
+        ("import no_such_package", "cannot be imported"),
+        ("raise ValueError('no licence')", "cannot be imported"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_refused_with_its_place(text, why, tmp_path, capsys):
     (tmp_path / "broken_file.py").write_text(text)
     assert cli.main(["check", f"{tmp_path / 'broken_file.py'}:MyEnv", "--json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "cannot be imported" in captured.err
+    assert why in captured.err
     assert "broken_file.py" in captured.err
 
 
