@@ -268,7 +268,7 @@ class ManyGuesses(Attempt):
     """Guesses everything there is, one guess a message, each beside a call so that the episode goes on."""
 
     def script(self):
-        return [says(answer, call("search", query=answer)) for answer in all_answers(self.book)]
+        return [says(answer, call("open_page", number=1)) for answer in all_answers(self.book)]
 
 
 class EveryMessageCounts(DocSearchEnv):
@@ -311,8 +311,8 @@ class Dump(Attempt):
     """Reads the pages off search results, without opening any."""
 
     def script(self):
-        query = "Tale born population"
-        return [says("", *(call("search", query=query, skip=skip) for skip in range(0, 96, 5)))]
+        queries = [self.task.metadata["query"], *self.task.metadata["path"][1:]]
+        return [says("", *(call("search", query=query) for query in queries))]
 
     def end(self, seen):
         return self.read_off(seen)
@@ -346,6 +346,60 @@ def test_cheating_earns_nothing(attempt, unguarded):
 
     assert asyncio.run(run(DocSearchEnv)) == [0.0] * len(tasks)
     assert asyncio.run(run(unguarded)) == [1.0] * len(tasks)
+
+
+class SearchOnly(Attempt):
+    """Searches for every trade or river, in one message, and answers with the one whose hits include the page."""
+
+    def script(self):
+        self.searches = [(word, skip) for word in self.words() for skip in (0, 5, 10, 15)]
+        return [says("", *(call("search", query=word, skip=skip) for word, skip in self.searches))]
+
+    def words(self):
+        return {"trade": TRADES, "river": RIVERS}[relation_of(self.task)]
+
+    def end(self, seen):
+        number = self.book.numbers[self.task.metadata["path"][0]]
+        hits = zip(self.searches, seen, strict=True)
+        return next(word for (word, _), result in hits if re.search(rf"^{number} ", result, flags=re.MULTILINE))
+
+
+class OneMessageEach(SearchOnly):
+    """The same, one search a message."""
+
+    def script(self):
+        return [says("", made) for made in super().script()[0]["tool_calls"]]
+
+
+class NoSearchLimit(DocSearchEnv):
+    max_searches = 96
+
+
+def relation_of(task):
+    return task.prompt.split()[2]
+
+
+@pytest.mark.parametrize("attempt", [SearchOnly, OneMessageEach])
+@pytest.mark.parametrize("relation", ["trade", "river"])
+def test_searching_for_every_answer_earns_nothing(attempt, relation):
+    tasks = [task for task in generate_tasks("test", level=1, count=300) if relation_of(task) == relation][:10]
+
+    async def run(env):
+        limits = llmgym.EpisodeLimits(max_turns=100)
+        return [(await llmgym.run_episode(env(), task, attempt(), limits)).reward for task in tasks]
+
+    assert asyncio.run(run(DocSearchEnv)) == [0.0] * 10
+    assert asyncio.run(run(NoSearchLimit)) == [1.0] * 10
+
+
+def test_six_searches_are_allowed_and_a_seventh_ends_the_episode_with_0_whatever_is_said_beside_it():
+    refused = call("search", query="x" * 201)
+    searches = [refused, *[call("search", query="Gail", skip=skip) for skip in range(0, 25, 5)]]
+    allowed = play(says("", *searches), "Max Reed")
+    assert (allowed.reward, allowed.metrics["calls_search"], allowed.metrics["turns"]) == (1.0, 6, 2)
+    over = play(says("Max Reed", *searches, call("search", query="Gail"), call("open_page", number=62)), "Max Reed")
+    assert (over.reward, over.stop_reason, over.metrics["turns"]) == (0.0, StopReason.TERMINATED, 1)
+    assert results(over)[6:] == ["no searches left", "tool_error: not run, an earlier call ended the episode"]
 
 
 class ReadsTheTaskAtTheEnd(DocSearchEnv):
@@ -455,8 +509,8 @@ def test_256_episodes_at_once_are_what_they_are_alone_also_beside_hostile_ones()
     words = " ".join([*FIRST_NAMES, *LAST_NAMES])[:200]
     script = [
         says("", *(call("search", query=query) for query in (words, "x" * 10**6, "\x00", "\ud800", "*" * 200))),
-        says("", call("search", query=words, skip=10**1000), call("search", query=words, skip=-1)),
         says("", *(call("open_page", number=number) for number in range(-1, 98))),
+        says("", call("search", query=words, skip=10**1000), call("search", query=words, skip=-1)),
     ]
     hostile = play_beside(DocSearchEnv, DocSearchExpert, generate_tasks(level="all", count=256), [script] * 8)
     assert {(episode.reward, episode.metrics["pages_opened"]) for episode in hostile} == {(0.0, 12)}

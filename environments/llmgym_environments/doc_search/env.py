@@ -1,10 +1,10 @@
-"""DocSearch-v0. Knows the pages one episode may see and the score; pages, index and questions are made elsewhere."""
+"""DocSearch-v0. Knows what one episode may search and see, and the score; pages, index and questions are made elsewhere."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llmgym import Message, ToolEnv, tool
+from llmgym import Message, ToolEnv, ToolResult, tool
 from llmgym.errors import TaskError, ToolError
 from llmgym_environments.doc_search.encyclopedia import ENCYCLOPEDIAS, encyclopedia
 from llmgym_environments.doc_search.index import index_of
@@ -27,7 +27,8 @@ class DocSearchEnv(ToolEnv):
 
     ## Tools
     - `search(query, skip=0)`: number and title of 5 pages, one a line, the best first by BM25; with more hits, a last
-      line such as `5 of 14, skip 5 for more`. A query has at most 200 characters.
+      line such as `5 of 14, skip 5 for more`. A query has at most 200 characters. At most 6 searches an episode, those
+      for more of the same hits and those answered with an error included; one more ends the episode with 0.
     - `open_page(number)`: the text of a page, less than 200 characters. At most 12 pages an episode.
 
     Several calls in one message are allowed; results come in their order.
@@ -40,14 +41,15 @@ class DocSearchEnv(ToolEnv):
     One assistant message. With tool calls it runs them; without, its content is the final answer.
 
     ## Rewards
-    1.0 when the final answer is the target, else 0.0; nothing in between. The whole content must be the answer,
+    1.0 when the final answer is the target, else 0.0, also after a seventh search; nothing in between. The whole content must be the answer,
     capitals, blanks around it and a full stop aside: `Ada Fox` and `ada fox.` are the same, while `It is Ada Fox` and a
     list of names are wrong. Whether the supporting pages were opened is a metric and no part of the reward; the most
     frequent answer of a level is right in less than 4 of 100 tasks.
 
     ## Episode End
     1. Termination: an assistant message without tool calls.
-    2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
+    2. Termination: a seventh search.
+    3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
     The environment takes none. Options of its tasks (`llmgym.tasks("DocSearch-v0", split, …)`):
@@ -73,6 +75,7 @@ class DocSearchEnv(ToolEnv):
     system_prompt = "Search the pages. Then reply with only the answer."
     results_shown = 5
     max_query_chars = 200
+    max_searches = 6
     max_pages = 12
 
     async def setup(self) -> None:
@@ -91,10 +94,14 @@ class DocSearchEnv(ToolEnv):
         self._target = _plain(self.task.target)
         self._support = {book.numbers[title] for title in path}
         self._opened: list[int] = []
+        self._searches = 0
 
     @tool
-    async def search(self, query: str, skip: int = 0) -> str:
+    async def search(self, query: str, skip: int = 0) -> str | ToolResult:
         """Find pages."""
+        self._searches += 1
+        if self._searches > self.max_searches:
+            return ToolResult("no searches left", should_stop=True)
         if len(query) > self.max_query_chars:
             raise ToolError(f"the query has {len(query)} characters; at most {self.max_query_chars} are allowed")
         if skip < 0:
@@ -121,7 +128,7 @@ class DocSearchEnv(ToolEnv):
 
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
-        return float(_plain(message["content"]) == self._target)
+        return float(self._searches <= self.max_searches and _plain(message["content"]) == self._target)
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""
