@@ -164,6 +164,9 @@ def test_values_are_compared_with_their_types(value, expected, equal):
         ("def f(): pass\nf.__globals__", "has no attribute '__globals__'"),
         ("__import__('os')", "name '__import__' is not defined"),
         ("raise SystemExit", "SystemExit"),
+        ("raise Exception('time limit exceeded')", r"^Exception: time limit exceeded \(line 1\)"),
+        ("raise ValueError('memory limit exceeded: 1')", r"^ValueError: memory limit exceeded: 1 \(line 1\)"),
+        ("raise TimeoutError('feed time limit exceeded')", r"^TimeoutError: feed time limit exceeded \(line 1\)"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
@@ -188,11 +191,11 @@ def test_a_program_leaves_nothing_for_the_next():
 
 
 def test_values_that_come_back_from_a_call():
-    values = sandbox.call("def f(x): return [10 // x]", "f", [5, 0, 2])
+    values = list(sandbox.call("def f(x): return [10 // x]", "f", [5, 0, 2]))
     assert (values[0], values[2]) == ([2], [5])
     assert isinstance(values[1], pydantic_monty.MontyRuntimeError)
     deep = "def f(x):\n    a = []\n    for _ in range(100000): a = [a]\n    return a"
-    assert not same(sandbox.call(deep, "f", [1])[0], [1])
+    assert not same(next(sandbox.call(deep, "f", [1])), [1])
 
 
 def test_an_argument_arrives_as_it_is():
@@ -473,10 +476,59 @@ HOSTILE = [
 def test_hostile_programs_in_the_one_worker_that_there_is_disturb_no_other_episode(monkeypatch):
     with pydantic_monty.Monty(max_processes=1) as pool:
         monkeypatch.setattr(sandbox, "_pool", lambda process: pool)
-        script = [calls(*(("run_python", program) for program in HOSTILE)), calls(("submit", HOSTILE[0]))]
+        script = [*(calls(("run_python", program)) for program in HOSTILE), calls(("submit", HOSTILE[0]))]
         hostile = play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=128), [script] * 8)
     assert {(episode.reward, episode.metrics["passed"]) for episode in hostile} == {(0.0, 0.0)}
     assert {episode.metrics["failed_runs"] for episode in hostile} == {len(HOSTILE)}
+
+
+class FastClock(asyncio.SelectorEventLoop):
+    """A loop on which an hour passes in 3.6 seconds."""
+
+    def time(self):
+        return super().time() * 1000
+
+
+def test_waiting_for_the_only_worker_counts_for_nobody(monkeypatch):
+    limits = {**sandbox._LIMITS, "max_feed_duration_secs": 0.1}
+    endless = calls(*[("run_python", "while True: pass")] * 6)
+    tasks = generate_tasks("train", count=8)
+
+    async def run():
+        policies = [ScriptedPolicy([endless]) if index % 2 else PythonLabExpert() for index in range(8)]
+        unlimited = llmgym.EpisodeLimits(env_timeout_s=None)
+        return await asyncio.gather(
+            *(
+                llmgym.run_episode(PythonLabEnv(), task, policy, limits=unlimited)
+                for task, policy in zip(tasks, policies, strict=True)
+            )
+        )
+
+    with pydantic_monty.Monty(max_processes=1) as pool, asyncio.Runner(loop_factory=FastClock) as runner:
+        monkeypatch.setattr(sandbox, "_pool", lambda process: pool)
+        monkeypatch.setattr(sandbox, "_LIMITS", limits)
+        episodes = runner.run(run())
+    assert [episode.reward for episode in episodes[::2]] == [1.0] * 4
+    for hostile in episodes[1::2]:
+        assert (
+            results(hostile)
+            == ["TimeoutError: stopped after 0.5 s"] * 4
+            + ["tool_error: not run: at most 4 programs of a message are; read their output, then send more"] * 2
+        )
+        assert hostile.metrics["failed_runs"] == 4
+
+
+def test_programs_are_counted_anew_in_each_message():
+    four = calls(*[("run_python", "print(1)")] * 4)
+    assert results(play(four, four)) == ["1"] * 8
+
+
+def test_large_results_do_not_pile_up():
+    before = psutil.Process().memory_info().rss
+    values = sandbox.call("def f(x): return 'x' * 10**7", "f", range(8))
+    grown = [psutil.Process().memory_info().rss - before for value in values if len(value) == 10**7]
+    assert len(grown) == 8 and max(grown) < 50 * 2**20  # eight of them have 80 MB
+    assert submit("def f(x): return 'x' * 10**7").reward == 0.0
 
 
 def test_an_endless_program_holds_up_nobody_else():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from typing import Any
 
-from llmgym import Message, ToolEnv, ToolResult, tool
-from llmgym.errors import TaskError
+from llmgym import Message, StepResult, ToolEnv, ToolResult, tool
+from llmgym.errors import TaskError, ToolError
 from llmgym.tools import run_in_daemon_thread
 from llmgym_environments.python_lab import sandbox
 
 MAX_SHOWN_CHARS = 2_000
+MAX_RUNS_PER_MESSAGE = 4
 
 
 class PythonLabEnv(ToolEnv):
@@ -34,7 +36,9 @@ class PythonLabEnv(ToolEnv):
       is kept for the next program.
     - `submit(code)`: ends the episode. The hidden tests call `f` of the program.
 
-    A program may have 10,000 characters, 0.5 seconds and 16 MB. It has no files, network, environment variables,
+    A program may have 10,000 characters, 0.5 seconds (1.5 in a step that the interpreter cannot interrupt; waiting for
+    a free worker does not count) and 16 MB. At most 4 programs of a message are run; `run_python` answers further ones
+    with `tool_error: …`. A program has no files, network, environment variables,
     processes or threads; the clock stands still, and random numbers have a fixed seed. Of what it prints 2,000
     characters are shown, with a note that says how to see the rest; past 100,000 bytes it is stopped.
 
@@ -77,7 +81,7 @@ class PythonLabEnv(ToolEnv):
     """
 
     system_prompt = "Write the Python function. Try it with run_python, then submit it."
-    tool_timeout_s = 60.0  # with a program in each of many episodes, most of it is waiting for a worker
+    tool_timeout_s = None  # the sandbox bounds every program from when a worker takes it up; waiting is no fault of it
 
     async def setup(self) -> None:
         """Take the hidden tests from the task. Raises :class:`TaskError` when they are out of shape."""
@@ -91,9 +95,19 @@ class PythonLabEnv(ToolEnv):
         self._failed_runs = 0
         self._passed: int | None = None
 
+    async def step(self, message: Message) -> StepResult:
+        """Run the message's tool calls, of ``run_python`` the first ``MAX_RUNS_PER_MESSAGE``."""
+        self._runs_left = MAX_RUNS_PER_MESSAGE
+        return await super().step(message)
+
     @tool
     async def run_python(self, code: str) -> str:
         """Run a program and see what it prints."""
+        if not self._runs_left:
+            raise ToolError(
+                f"not run: at most {MAX_RUNS_PER_MESSAGE} programs of a message are; read their output, then send more"
+            )
+        self._runs_left -= 1
         printed, error = await run_in_daemon_thread(functools.partial(sandbox.run, code))
         self._failed_runs += error is not None
         printed = printed.rstrip("\n")
@@ -112,9 +126,7 @@ class PythonLabEnv(ToolEnv):
 
     async def count_passed(self, code: str) -> int:
         """How many hidden tests a program passes. The expected results never leave this process."""
-        arguments = [argument for argument, _ in self._tests]
-        values = await run_in_daemon_thread(functools.partial(sandbox.call, code, "f", arguments))
-        return sum(same(value, expected) for value, (_, expected) in zip(values, self._tests, strict=True))
+        return await run_in_daemon_thread(functools.partial(_count_passed, code, self._tests))
 
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
@@ -128,6 +140,11 @@ class PythonLabEnv(ToolEnv):
             "submitted": self._passed is not None,
             "passed": (self._passed or 0) / len(self._tests),
         }
+
+
+def _count_passed(code: str, tests: list[list[Any]]) -> int:
+    with contextlib.closing(sandbox.call(code, "f", [argument for argument, _ in tests])) as values:
+        return sum(same(next(values), expected) for _, expected in tests)  # large values do not pile up
 
 
 def same(value: Any, expected: Any) -> bool:
