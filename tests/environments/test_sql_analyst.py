@@ -143,6 +143,8 @@ def test_a_refusal_says_what_is_allowed():
     assert query("DELETE FROM sales") == "error: not authorized; allowed is only SELECT from shops, sales"
     assert query("SELECT random()").endswith(f"; the functions are {', '.join(sorted(FUNCTIONS))}")
     assert query("WITH a AS (SELECT 1) SELECT * FROM a") == "error: WITH is not available; write a subquery in FROM"
+    for explained in ("EXPLAIN SELECT 1", "explain query plan SELECT 1", "/* a */ Explain SELECT 1"):
+        assert query(explained) == "error: EXPLAIN is not available; allowed is only SELECT"
     assert query("SELECT" + " " * 1000) == "error: the query has 1006 characters; at most 1000 are allowed"
     assert play([call("describe_table", table="shop")], "").messages[-2]["content"] == (
         "tool_error: no table 'shop'; list_tables lists them. Did you mean 'shops'?"
