@@ -81,7 +81,7 @@ class PythonLabEnv(ToolEnv):
     """
 
     system_prompt = "Write the Python function. Try it with run_python, then submit it."
-    tool_timeout_s = None  # the sandbox bounds every program from when a worker takes it up; waiting is no fault of it
+    tool_timeout_s = 3600.0  # the sandbox bounds a program once a worker takes it up; this one counts the waiting too
 
     async def setup(self) -> None:
         """Take the hidden tests from the task. Raises :class:`TaskError` when they are out of shape."""
