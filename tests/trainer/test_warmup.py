@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 import random
 
 import pytest
@@ -20,7 +21,15 @@ from llmgym_trainer.finite import NonFiniteError
 from llmgym_trainer.policy import ModelPolicy
 from llmgym_trainer.rows import Row, build_rows
 from llmgym_trainer.tiny import TinyRecipe
-from llmgym_trainer.warmup import FlawedReplay, encode_scripted, scripted_episodes, training_tasks, warm_up, warm_up_key
+from llmgym_trainer.warmup import (
+    FlawedReplay,
+    _with_texts,
+    encode_scripted,
+    scripted_episodes,
+    training_tasks,
+    warm_up,
+    warm_up_key,
+)
 
 FACTS = {"amber": 3, "cedar": 4, "fox": 50, "rain": 60}
 TASK = Task("What is amber plus cedar?", 7, {"level": 1, "facts": FACTS, "expression": "amber+cedar"})
@@ -146,6 +155,18 @@ def test_whole_numbers_are_changed_too_and_a_turn_without_anything_to_change_sta
     assert said(right) == ["{}", '{"number": 21}', "42"]
     # The first place that can be wrong is the call of double; of the numbers seen before, 20 is the last other one.
     assert said(episode(FlawedReplay(right, Chosen(0, 0.9), Doubling.Expert()))) == ["{}", '{"number": 20}', "40"]
+
+
+@pytest.mark.parametrize(("text", "argument"), [("-7", -7), ("20", 20), ("*7", "*7"), ("none left", "none left")])
+def test_what_takes_the_place_of_a_number_may_be_none(text, argument):
+    function = {"name": "double", "arguments": '{"number": -21}'}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "a", "type": "function", "function": function}],
+    }
+    changed = _with_texts(message, [text])
+    assert json.loads(changed["tool_calls"][0]["function"]["arguments"]) == {"number": argument}
 
 
 def test_more_episodes_than_tasks_by_default_take_more_tasks():

@@ -355,11 +355,16 @@ def _with_texts(message: Message, texts: Sequence[str]) -> Message:
     calls = message.get("tool_calls", [])
     for call in calls:
         arguments = json.loads(call["function"]["arguments"])
-        changed = {name: type(value)(next(left)) if _is_free(value) else value for name, value in arguments.items()}
+        changed = {name: _as(value, next(left)) if _is_free(value) else value for name, value in arguments.items()}
         call["function"]["arguments"] = json.dumps(changed)
     if not calls:
         message["content"] = next(left)
     return message
+
+
+def _as(old: Any, text: str) -> str | int:
+    """The text as a number where the old value is one and the text is one too: what was really seen may be none."""
+    return int(text) if type(old) is int and re.fullmatch(r"-?\d+", text) else text
 
 
 def _is_free(value: Any) -> bool:
