@@ -92,6 +92,8 @@ def test_an_episode():
         (MOVE, [move("attic/plum.txt", "barn"), write("note.txt", "x")], 0.0, 2, 1),
         (MOVE, [move("attic/plum.txt", "barn"), move("attic/reed.txt", "reed.txt")], 0.0, 2, 2),
         (MOVE, [move("attic/reed.txt", "/"), move("attic/plum.txt", "barn"), move("reed.txt", "attic")], 1.0, 2, 0),
+        (MOVE, [move("attic/plum.txt", "barn"), write("attic/reed.txt", FILES["attic/reed.txt"] + "\n")], 0.0, 2, 1),
+        (MOVE, [move("attic/plum.txt", "barn/new/plum.txt"), move("barn/new/plum.txt", "barn")], 0.0, 2, 1),
         (EDIT, [write("attic/plum.txt", "30")], 1.0, 1, 0),
         (EDIT, [write("./attic//plum.txt", "30\n")], 1.0, 1, 0),
         (EDIT, [write("attic/plum.txt", "31")], 0.0, 0, 0),

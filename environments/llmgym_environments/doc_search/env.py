@@ -98,7 +98,7 @@ class DocSearchEnv(ToolEnv):
 
     @tool
     async def search(self, query: str, skip: int = 0) -> str | ToolResult:
-        """Find pages."""
+        """Find pages. At most 6 searches."""
         self._searches += 1
         if self._searches > self.max_searches:
             return ToolResult("no searches left", should_stop=True)
@@ -115,7 +115,7 @@ class DocSearchEnv(ToolEnv):
 
     @tool
     async def open_page(self, number: int) -> str:
-        """Read a page."""
+        """Read a page. At most 12 pages."""
         if number not in self._pages:
             raise ToolError(f"no such page; they are 1 to {len(self._pages)}, and search shows the numbers")
         if len(self._opened) >= self.max_pages:

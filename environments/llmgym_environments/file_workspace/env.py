@@ -6,7 +6,7 @@ from typing import Any
 
 from llmgym import Message, ToolEnv, tool
 from llmgym.errors import TaskError, ToolError
-from llmgym_environments.file_workspace.tree import Tree, page
+from llmgym_environments.file_workspace.tree import Tree, folders_above, page
 
 
 class FileWorkspaceEnv(ToolEnv):
@@ -47,7 +47,8 @@ class FileWorkspaceEnv(ToolEnv):
 
     1. each path with a text there is a file with this text (blanks at its end aside);
     2. each path with null there is gone;
-    3. every other file is where and what it was at the beginning, and there is no further file.
+    3. every other file is where and what it was at the beginning, to the last blank, and there is no further file, nor a
+       further folder that is in no path of the target.
 
     What is said or shown on the way does not count.
 
@@ -69,7 +70,7 @@ class FileWorkspaceEnv(ToolEnv):
     - `tool_calls`, and `calls_<tool>` for each tool that was called.
     - `tool_errors`: calls answered with an error.
     - `changes`: paths in the target; `changes_made`: those that are right at the end.
-    - `files_spoiled`: other files that were changed, moved away or made.
+    - `files_spoiled`: other files that were changed, moved away or made, and folders that nobody asked for.
 
     ## Version History
     - v0: first version.
@@ -93,6 +94,7 @@ class FileWorkspaceEnv(ToolEnv):
             raise TaskError(f"write the paths of a task plainly, such as 'garden/plum.txt', got {sorted(odd)!r:.80}")
         self._changes: dict[str, str | None] = dict(changes)  # a copy: whoever holds the task cannot edit the check
         self._others = {path: text for path, text in self._tree.files.items() if path not in changes}
+        self._folders = self._tree.folders.union(*map(folders_above, changes))
         self._made, self._spoiled = self._look()
         if self._made == len(changes):
             raise TaskError(
@@ -140,11 +142,11 @@ class FileWorkspaceEnv(ToolEnv):
         }
 
     def _look(self) -> tuple[int, int]:
-        """How many of the wanted changes the tree has, and how many other files are not as they were."""
+        """How many of the wanted changes the tree has, and how many other files and new folders are not as they were."""
         files = self._tree.files
         made = sum(_same(files.pop(path, None), wanted) for path, wanted in self._changes.items())
-        spoiled = sum(not _same(files.get(path), self._others.get(path)) for path in {*files, *self._others})
-        return made, spoiled
+        spoiled = sum(files.get(path) != self._others.get(path) for path in {*files, *self._others})
+        return made, spoiled + len(self._tree.folders - self._folders)
 
 
 def _same(one: str | None, other: str | None) -> bool:

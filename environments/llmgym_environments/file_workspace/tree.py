@@ -45,6 +45,11 @@ class Tree:
         """A copy: from path to text."""
         return dict(self._files)
 
+    @property
+    def folders(self) -> set[str]:
+        """A copy: the folders, without the whole tree."""
+        return self._folders - {""}
+
     def entries(self, folder: str) -> list[str]:
         """Names in a folder (``"/"`` is the whole tree), sorted; those of folders end with a slash."""
         folder = _clean(folder)
@@ -96,7 +101,7 @@ class Tree:
 
     def _put(self, path: str, text: str) -> None:
         self._files[path] = text
-        self._folders |= _above(path)
+        self._folders |= folders_above(path)
 
     def _existing(self, path: str) -> str:
         path = _clean(path)
@@ -110,9 +115,9 @@ class Tree:
         path = _clean(path)
         if path in self._folders:
             raise ToolError(f"{path or '/'} is a folder; name a file")
-        for above in _above(path) & self._files.keys():
+        for above in folders_above(path) & self._files.keys():
             raise ToolError(f"{above} is a file, so nothing can be in it")
-        if len(self._folders | _above(path)) > MAX_FOLDERS:
+        if len(self._folders | folders_above(path)) > MAX_FOLDERS:
             raise ToolError(f"the workspace is full: at most {MAX_FOLDERS} folders")
         return path
 
@@ -132,7 +137,7 @@ def page(lines: Iterable[str], first: int) -> str:
     return "\n".join([*shown, *note])
 
 
-def _above(path: str) -> set[str]:
+def folders_above(path: str) -> set[str]:
     """The folders that a clean path is in."""
     return {path[: at.start()] for at in re.finditer("/", path)}
 

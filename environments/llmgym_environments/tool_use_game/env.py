@@ -110,7 +110,7 @@ class ToolUseGameEnv(NumberAnswerEnv):
 
     @tool
     async def lookup(self, key: str) -> ToolResult:
-        """Get the number of a key."""
+        """Get the number of a key. At most a dozen look-ups more than there are keys."""
         self._left -= 1
         if self._left < 0:
             return ToolResult("no look-ups left", should_stop=True)
