@@ -600,6 +600,21 @@ def test_editing_the_check_earns_nothing(env, reward):
     assert asyncio.run(run()) == reward
 
 
+def test_editing_a_wish_in_mid_episode_moves_no_customer():
+    async def run():
+        task = refunds(1)[0]
+        amount, order = task.target[0]["amount"], task.metadata["wishes"][0]["order"]
+        playing = RetailDeskEnv()
+        await playing.reset(task)
+        task.metadata["wishes"][0].update(act="cancel", pushes=9)
+        await playing.step({"role": "assistant", "content": "Which order?"})
+        await playing.step(does(call("refund", order=order, amount=amount)))
+        return await playing.step({"role": "assistant", "content": "Done."})
+
+    result = asyncio.run(run())
+    assert (result.terminated, result.reward) == (True, 1.0)
+
+
 # Tasks.
 
 

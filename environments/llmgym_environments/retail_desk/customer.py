@@ -42,7 +42,7 @@ class Customer:
         self.pushed = 0
         """How often a refusal was not taken for an answer."""
         self.patience = PATIENCE
-        self._wishes = list(wishes)
+        self._wishes = [dict(wish) for wish in wishes]  # copies: whoever holds the task cannot edit a wish
         self._begin()
 
     def answer(self, store: Store) -> str | None:
