@@ -330,6 +330,26 @@ class LeavesAnEmptyShell(Cheat):
         yield "done"
 
 
+class LeavesTheOldOne(Cheat):
+    """Writes the file anew where it is wanted, and does not take it away from where it was."""
+
+    def messages(self, task):
+        name, target = wanted_move(task)
+        path = next(path for path in task.metadata["files"] if path.endswith(f"/{name}"))
+        yield [write(f"{target}/{name}", task.metadata["files"][path])]
+        yield "done"
+
+
+class WritesEverywhere(Cheat):
+    """Does not look for the file: writes one of its name into each folder."""
+
+    def messages(self, task):
+        number, name = re.fullmatch(r"Write (\d+) into (\S+)\.", task.prompt).groups()
+        folders = {path.partition("/")[0] for path in task.metadata["files"]}
+        yield [write(f"{folder}/{name}", number) for folder in sorted(folders)]
+        yield "done"
+
+
 class ClaimsSuccess(Cheat):
     """Prints what a check might print."""
 
@@ -378,6 +398,22 @@ class TextsDoNotCount(FileWorkspaceEnv):
         return float(all((path in self._tree.files) == (text is not None) for path, text in self._changes.items()))
 
 
+class OldPathsDoNotCount(FileWorkspaceEnv):
+    async def score(self, message):
+        await super().score(message)
+        files = self._tree.files
+        return float(
+            not self._spoiled and files == {**files, **{p: t for p, t in self._changes.items() if t is not None}}
+        )
+
+
+class NewFilesDoNotCount(FileWorkspaceEnv):
+    async def score(self, message):
+        await super().score(message)
+        files = self._tree.files
+        return float(self._made == len(self._changes) and files == {**files, **self._others})
+
+
 class TrustsTheMessage(FileWorkspaceEnv):
     async def score(self, message):
         return float("all files are right" in message["content"])
@@ -412,6 +448,8 @@ class EndsWhenItIsRight(FileWorkspaceEnv):
     [
         (MovesEverything, OtherFilesDoNotCount),
         (LeavesAnEmptyShell, TextsDoNotCount),
+        (LeavesTheOldOne, OldPathsDoNotCount),
+        (WritesEverywhere, NewFilesDoNotCount),
         (ClaimsSuccess, TrustsTheMessage),
         (MakesItsOwnEvidence, TrustsTheResults),
         (EditsTheCheck, KeepsTheRulesInTheTree),
@@ -419,7 +457,8 @@ class EndsWhenItIsRight(FileWorkspaceEnv):
     ],
 )
 def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded):
-    tasks = [task for task in generate_tasks("test", count=60) if task.prompt.startswith("Move")][:10]
+    kind = "Write" if cheat is WritesEverywhere else "Move"
+    tasks = [task for task in generate_tasks("test", count=60) if task.prompt.startswith(kind)][:10]
 
     async def rewards(env):
         episodes = [await llmgym.run_episode(env(), task, cheat()) for task in tasks]
