@@ -7,6 +7,7 @@ within their groups. Each run is a process of its own, so that its peak memory i
     python benchmarks/learning.py --out docs/learning            # three seeds and three controls
     python benchmarks/learning.py --out docs/learning --plot     # draw the picture again from the figures
     python benchmarks/learning.py --out somewhere --env Mastermind-v0 --no-control
+    python benchmarks/learning.py --out docs/learning --overview # draw all environments whose figures lie below
 
 Writes ``<out>/results.json`` and ``<out>/learning.png``. Run it with nothing else on the machine.
 """
@@ -124,6 +125,30 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def plot_overview(folder: Path) -> None:
+    """Draw held-out success of the tiny model in every environment whose figures lie in ``folder`` or right below."""
+    from matplotlib.figure import Figure
+
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for file in [folder / "results.json", *sorted(folder.glob("*/results.json"))]:
+        for run in json.loads(file.read_text()):
+            if run["model"] == "tiny" and not run["shuffled"]:
+                runs.setdefault(run["env"], []).append(run)
+    figure = Figure(figsize=(10, 2.4 * -(-len(runs) // 4)), layout="constrained")
+    grid = figure.subplots(-(-len(runs) // 4), 4, sharey=True, squeeze=False)
+    for axes in grid.flat[len(runs) :]:
+        axes.set_axis_off()
+    for axes, (env_id, seeds) in zip(grid.flat, runs.items(), strict=False):
+        for run in seeds:
+            axes.plot(*zip(*run["validation"], strict=True), color="tab:orange", marker="o", markersize=3)
+        axes.set_title(env_id, fontsize=10)
+        axes.set_ylim(0, 1)
+        axes.grid(alpha=0.3)
+    figure.supxlabel("optimizer step", fontsize=10)
+    figure.supylabel("success on 200 test tasks", fontsize=10)
+    figure.savefig(folder / "suite.png", dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -135,6 +160,7 @@ def main() -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="setting that differs from the preset"
     )
     parser.add_argument("--plot", action="store_true", help="only draw the picture from results.json")
+    parser.add_argument("--overview", action="store_true", help="only draw suite.png from all figures below --out")
     parser.add_argument("--one", metavar="SEED,SHUFFLED", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -143,6 +169,9 @@ def main() -> None:
         seed, shuffled = map(int, args.one.split(","))
         overrides = parse_settings(dict(item.split("=", 1) for item in args.set), source="--set")
         json.dump(run_one(args.env, seed, bool(shuffled), args.model, overrides), args.out.open("w"))
+        return
+    if args.overview:
+        plot_overview(args.out)
         return
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "results.json"
