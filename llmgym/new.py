@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import llmgym
 from llmgym.errors import ConfigError
 
 TEMPLATE = Path(__file__).with_name("new_template")
@@ -21,7 +22,8 @@ def new_main(argv: Sequence[str]) -> int:
         description="Write an environment, its tests and its page into a new folder. They pass llmgym check and pytest "
         "as they are; change them into yours.",
     )
-    parser.add_argument("name", metavar="NAME", help="of the folder and the module, such as my_env")
+    about = "of the folder and the module; my_env gives the class MyEnv and the id My-v0, without the _env"
+    parser.add_argument("name", metavar="NAME", help=about)
     name = parser.parse_args(argv).name
     for path in write_environment(name):
         print(f"wrote {path}")
@@ -33,16 +35,31 @@ def write_environment(name: str, folder: str | Path = ".") -> list[Path]:
     """Write the template under another name into the new folder ``folder/name`` and return the files.
 
     Raises:
-        ConfigError: The name cannot be a module's, belongs to one that can be imported, or the folder exists.
+        ConfigError: The name cannot be a module's, or is taken: by a folder, a module, an id or a class of llmgym; or
+            the folder cannot be made.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"the name must be one of a Python module, such as my_env; got {name!r}")
+    if not re.fullmatch("[a-z][a-z0-9_]{0,63}", name) or keyword.iskeyword(name):
+        raise ConfigError(
+            "the name must be one of a Python module, such as my_env: a lowercase letter, then lowercase letters, "
+            f"digits and _, 64 characters at most, and no keyword; got {name!r:.80}"
+        )
     target = Path(folder) / name
     if target.exists():
         raise ConfigError(f"{str(target)!r} is there already; choose another name or remove it")
     if importlib.util.find_spec(name) is not None:
         raise ConfigError(f"{name!r} is the name of a module already; choose another, such as {name}_env")
-    target.mkdir(parents=True)
+    id, env = f"{stem(name)}-v0", f"{stem(name)}Env"
+    if id in llmgym.registered_ids() or hasattr(llmgym, env):
+        raise ConfigError(
+            f"{name!r} makes the id {id} and the class {env}, and llmgym has one of that name; choose another, "
+            f"such as my_{name}"
+        )
+    try:
+        target.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{str(target)!r} cannot be made ({error.strerror}); go to a folder you can write in"
+        ) from error
     written = []
     for source in sorted(TEMPLATE.glob("*.template")):
         text = source.read_text(encoding="utf-8").replace("my_env", name)

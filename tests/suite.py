@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 
 from llmgym import Env, Episode, Message, Policy, ScriptedPolicy, Task, run_episode
 
@@ -71,3 +72,21 @@ def play_beside(
         assert one.reward == 1.0
         assert (one.messages, one.metrics) == (other.messages, other.metrics)
     return played[: len(hostile)]
+
+
+def cell(text: str) -> str:
+    """A text as it stands in a cell of a table."""
+    return text.replace("|", r"\|").replace("    ", "&nbsp;" * 4).replace("\n", "<br>")
+
+
+def page_rows(episode: Episode) -> Iterator[str]:
+    """The rows of an episode on a page: a row a message, calls as a Python programmer writes them."""
+    for message in episode.messages:
+        role, text = message["role"], cell(message["content"])
+        if role == "assistant":
+            role = "**assistant**"
+            for call in message.get("tool_calls", []):
+                arguments = json.loads(call["function"]["arguments"]).items()
+                given = ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments)
+                text = f"`{call['function']['name']}({given})`".replace("|", r"\|")
+        yield f"| {role} | {text} |"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from test_docs import DOCS, blocks, changed
 
-from llmgym import cli
+from llmgym import cli, registry
 from llmgym.errors import ConfigError
 from llmgym.new import stem, write_environment
 
@@ -21,6 +22,7 @@ def folder(tmp_path, monkeypatch, capsys):
     """What the first command of the page writes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command appends the folder it runs in
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))  # its check registers PriceList-v0
     assert blocks(PAGE, "bash")[0] == "llmgym new price_list\n"
     assert cli.main(["new", "price_list"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -37,17 +39,36 @@ def pytest_says(folder):
     return ran.stdout
 
 
+def failed(said):
+    return set(re.findall(r"^FAILED test_price_list.py::(\w+)", said, re.MULTILINE))
+
+
+def episode_on_the_page(folder):
+    page = (folder / "price_list.md").read_text(encoding="utf-8")
+    return page.split("## An episode\n\n| | |\n| --- | --- |\n")[1].split("\n\n")[0]
+
+
+def episode_played(folder):
+    """What the expert plays of the task in the tests, in rows of a page."""
+    script = "import suite, test_price_list as t; print(*suite.page_rows(t.play(t.PriceListExpert())), sep='\\n')"
+    path = os.pathsep.join([str(DOCS.parent / "tests"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", script]
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500, env=env).stdout.strip()
+
+
 def change(path, diff):
     path.write_text(changed(path.read_text(encoding="utf-8"), diff), encoding="utf-8")
 
 
 def test_what_it_writes_passes_as_it_is(folder, monkeypatch, capsys):
-    assert "5 passed" in pytest_says(folder)
+    assert "10 passed" in pytest_says(folder)
     monkeypatch.chdir(folder)
     command = blocks(PAGE, "bash")[1].splitlines()[-1]
     assert command == "llmgym check price_list.py:PriceList-v0"
     assert cli.main(command.split()[1:]) == 0
     assert "0 errors, 0 warnings" in capsys.readouterr().out
+    assert episode_on_the_page(folder) == episode_played(folder)
     for path in folder.iterdir():
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         assert "my_env" not in text
@@ -55,13 +76,20 @@ def test_what_it_writes_passes_as_it_is(folder, monkeypatch, capsys):
 
 
 def test_the_page_builds_one_from_it(folder):
-    tasks, digest = blocks(PAGE, "diff")
-    change(folder / "price_list.py", tasks)
+    environment, played, cheating, digest, page = blocks(PAGE, "diff")
+    change(folder / "price_list.py", environment)
     said = pytest_says(folder)
-    assert "1 failed, 4 passed" in said
-    assert "FAILED test_price_list.py::test_tasks_never_change_and_splits_are_apart" in said
+    assert "6 failed, 4 passed" in said
+    assert failed(said) == {"test_cheating_earns_nothing", "test_tasks_never_change_and_splits_are_apart"}
+    for diff in (played, cheating):
+        change(folder / "test_price_list.py", diff)
+    said = pytest_says(folder)
+    assert "1 failed, 9 passed" in said
+    assert failed(said) == {"test_tasks_never_change_and_splits_are_apart"}
     change(folder / "test_price_list.py", digest)
-    assert "5 passed" in pytest_says(folder)
+    change(folder / "price_list.md", page)
+    assert "10 passed" in pytest_says(folder)
+    assert episode_on_the_page(folder) == episode_played(folder)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +102,16 @@ def test_names_of_classes(name, expected):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("MyEnv", "must be one of a Python module, such as my_env; got 'MyEnv'"),
+        ("MyEnv", "must be one of a Python module, such as my_env: a lowercase letter, .* got 'MyEnv'"),
         ("my-env", "got 'my-env'"),
         ("../my_env", "got '../my_env'"),
         ("class", "got 'class'"),
         ("", "got ''"),
         ("json", "'json' is the name of a module already; choose another, such as json_env"),
         ("there", "there' is there already"),
+        ("a" * 65, "64 characters at most, and no keyword; got 'aaa"),
+        ("mastermind", "makes the id Mastermind-v0 and the class MastermindEnv, and llmgym has one"),
+        ("tool_env", "the class ToolEnv, and llmgym has one of that name; choose another, such as my_tool_env"),
     ],
 )
 def test_a_bad_name_is_refused_before_anything_is_written(name, said, tmp_path):
@@ -88,3 +119,15 @@ def test_a_bad_name_is_refused_before_anything_is_written(name, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         write_environment(name, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/my_env' cannot be made \(Not a directory\)"):
+        write_environment("my_env", tmp_path / "file")
+
+
+def test_help_says_what_becomes_of_the_name(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["new", "--help"])
+    assert "the class MyEnv and the id My-v0" in " ".join(capsys.readouterr().out.split())
