@@ -47,7 +47,12 @@ class EnvEntry:
         """Return the tasks of a split. Raises :class:`TaskError` when there are none, or no such split."""
         source = _load(self.tasks)
         if source is None:
-            raise TaskError(f"{self.id} has no tasks of its own; give some, such as --tasks tasks.jsonl")
+            where = self.id.rpartition(":")[0]
+            named = [f"{where}:{id}" for id, one in _ENTRIES.items() if where and one.env is self.env and one.tasks]
+            raise TaskError(
+                f"{self.id} has no tasks of its own; give some, such as --tasks tasks.jsonl"
+                + (f", or write {named[0]}, which has" if named else "")
+            )
         if callable(source):
             if split not in SPLITS:
                 raise TaskError(

@@ -15,7 +15,7 @@ from llmgym.checking.session import Lab
 from llmgym.checking.subject import Skip, Subject, check_tasks
 from llmgym.checking.worker import describe_error
 from llmgym.env import Env
-from llmgym.errors import ConfigError, LLMGymError, TaskError, UnknownEnvironmentError
+from llmgym.errors import ConfigError, LLMGymError, UnknownEnvironmentError
 from llmgym.from_gym import _FromGym
 from llmgym.policy import Policy
 from llmgym.registry import EnvEntry
@@ -181,7 +181,7 @@ class Checker:
     def _played_tasks(self) -> list[Task]:
         if self._tasks is None and self._entry.tasks is None:
             if not _is_gymnasium(self._entry):
-                raise TaskError(f"{self._entry.id} has no tasks of its own; give some, such as --tasks tasks.jsonl")
+                self._entry.load_tasks(self._split)  # raises, and says what to write
             self._skipped["tasks"] = "it has none; seeds stand in for them"
             return [Task("", metadata={"seed": number}, id=f"seed-{number}") for number in range(self._episodes)]
         found, self._done["tasks"] = check_tasks(self._lab, self._tasks, self._split, self._task_options)

@@ -136,6 +136,13 @@ def test_an_environment_without_tasks_says_what_to_do(entries):
         llmgym.tasks("Local-v0")
 
 
+def test_a_class_without_tasks_names_the_id_that_has_some(tmp_path, entries):
+    path = tmp_path / "my_env.py"
+    path.write_text(MODULE + 'llmgym.register("Mine-v0", env=TheirEnv, tasks=[llmgym.Task("hi")])\n')
+    with pytest.raises(TaskError, match=r"--tasks tasks.jsonl, or write /.*/my_env.py:Mine-v0, which has$"):
+        llmgym.tasks(f"{path}:TheirEnv")
+
+
 def test_experts(entries):
     llmgym.register("Local-v0", env=LocalEnv, expert=lambda: ScriptedPolicy(["4"]))
     first, second = llmgym.expert_policy("Local-v0"), llmgym.expert_policy("Local-v0")

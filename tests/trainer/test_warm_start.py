@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from llmgym.errors import ConfigError
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.models import load_model
 from llmgym_trainer.warm_start import best_samples, recorded_episodes, warm_start
+from llmgym_trainer.warmup_cli import _parser
 
 LIMITS = EpisodeLimits(max_turns=2, max_model_length=120, parse_retries=1)
 
@@ -155,3 +158,13 @@ def test_mistakes_come_before_a_model_loads(tmp_path, capsys, arguments, text):
 def test_the_output_must_be_free(tmp_path, capsys):
     assert main(["warmup", "ToolUseGame-v0", "--model", "/nowhere/model", "--out", str(tmp_path)]) == 2
     assert "exists; give another --out" in capsys.readouterr().err
+
+
+def test_the_page_has_every_option_and_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8").partition("## A warm start")[2]
+    shown = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.+?) \|", page, re.MULTILINE))
+    options = {action.option_strings[0]: action for action in _parser()._actions if action.option_strings}
+    assert options.keys() == {"-h", *shown}
+    assert all(options[name].required == (default == "required") for name, default in shown.items())
+    for name in ("episodes", "flawed-share", "samples-per-task", "max-turns", "steps", "batch-size", "seed"):
+        assert float(shown[f"--{name}"]) == options[f"--{name}"].default
