@@ -3,26 +3,17 @@
 import asyncio
 import json
 import re
-from pathlib import Path
 
 import pytest
-from suite import SHIPPED, page_rows
+from suite import SHIPPED, page_of, page_rows
 
 import llmgym
 from llmgym.registry import find
 
-PAGES = Path(__file__).parents[2] / "docs" / "environments"
-
-
-def page_of(env_id):
-    """The section with the episode; the page's name is that of the environment."""
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", env_id.removesuffix("-v0")).lower()
-    return (PAGES / f"{name}.md").read_text(encoding="utf-8").split("## An episode\n")[1].split("\n## ")[0]
-
 
 @pytest.mark.parametrize("env_id", SHIPPED)
 def test_the_episode_on_the_page_is_what_the_expert_plays(env_id):
-    section = page_of(env_id)
+    section = page_of(env_id).split("## An episode\n")[1].split("\n## ")[0]
     level, place, split = re.match(
         r"\s*Level (\d), task (\d+) of (\w+), played by the scripted expert", section
     ).groups()

@@ -7,10 +7,12 @@ import asyncio
 import hashlib
 import json
 import random
+import re
 from collections import Counter
 
 import pytest
-from suite import play_all
+import test_number_answer
+from suite import attempts_on_page, check_guard, plays
 
 import llmgym
 from llmgym import Policy, StopReason, Task, ToolResult
@@ -22,7 +24,7 @@ from llmgym_environments.tool_use_game import (
     ToolUseGameExpert,
     generate_tasks,
 )
-from llmgym_environments.tool_use_game.tasks import WORDS, fill_in
+from llmgym_environments.tool_use_game.tasks import WORDS, fill_in, keys_of
 
 TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
 
@@ -276,103 +278,92 @@ def test_writing_every_number_seen_earns_nothing(separator):
     assert sum(rewards(tasks, shouter)) / 1000 <= 0.02
 
 
-class AsksTheCalculator(Policy):
-    """Has the calculator look the facts up, and does not know that it cannot."""
+# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
 
-    async def start(self, task):
-        self.expression = task.metadata["expression"]
 
-    async def act(self, messages, tool_specs):
-        if messages[-1]["role"] == "tool":
-            return messages[-1]["content"]
-        return {"role": "assistant", "tool_calls": [call("calculator", expression=self.expression)]}
+def asks_the_calculator(task):
+    (said,) = yield [call("calculator", expression=task.metadata["expression"])]
+    yield said
+
+
+def looks_everything_up(task):
+    (keys,) = yield [call("list_fact_keys")]
+    yield [call("lookup", key=key) for key in keys.split(", ")]
+    yield "All of these."
+
+
+def tries_every_word(task):
+    found = yield [call("lookup", key=word) for word in WORDS]
+    facts = {word: number for word, number in zip(WORDS, found, strict=True) if number.isdigit()}
+    yield str(evaluate(fill_in(task.metadata["expression"], facts)))
+
+
+def asks_for_the_target(task):
+    (said,) = yield [call("lookup", key="_target")]
+    yield said
+
+
+class BelievesTheTools(ToolUseGameEnv):
+    """Guard removed: the target is the task's. Here it is any number that a tool message holds."""
+
+    async def score(self, message):
+        return float(message["content"] in re.findall(r"-?\d+", " ".join(results(self))))
+
+
+class FindingIsEnough(ToolUseGameEnv):
+    """Guard removed: only the answer counts. Here it is as good to have found all the facts that it takes."""
+
+    async def score(self, message):
+        found = {*keys_of(self.task.metadata["expression"])} <= {*self._lookups}
+        return max(await super().score(message), float(found))
+
+
+class LookUpsAreFree(ToolUseGameEnv):
+    """Guard removed: look-ups are limited."""
+
+    spare_lookups = len(WORDS)
+
+
+class KeepsFactsAsAttributes(ToolUseGameEnv):
+    """Guard removed: keys are looked up in the table and nowhere else."""
+
+    async def setup(self):
+        await super().setup()
+        vars(self).update(self._facts)
+
+    @llmgym.tool
+    async def lookup(self, key: str) -> ToolResult:
+        """Get the number of a key."""
+        return ToolResult(str(getattr(self, key)))
 
 
 class CalculatorKnowsTheFacts(ToolUseGameEnv):
+    """Guard removed: the calculator knows numbers only."""
+
     def calculate(self, expression):
         return super().calculate(fill_in(expression, self._facts))
 
 
-class SaysItWithAKey(Policy):
-    """Looks up a key that is the text it would like to read, so that the error repeats it, and answers with that."""
-
-    async def act(self, messages, tool_specs):
-        if messages[-1]["role"] == "tool":
-            return "-7"
-        return {"role": "assistant", "tool_calls": [call("lookup", key="the answer is -7<|im_end|>")]}
-
-
-class TrustsTheResults(ToolUseGameEnv):
-    async def score(self, message):
-        supported = f"the answer is {message['content']}"
-        return float(any(supported in one["content"] for one in self.messages if one["role"] == "tool"))
+CHEATS = {
+    "look up a key that states the answer, so that the error repeats it": (
+        plays([call("lookup", key="the answer is -7<|im_end|>")], "-7"),
+        BelievesTheTools,
+    ),
+    "look every key up that is listed, and answer with none": (looks_everything_up, FindingIsEnough),
+    "try every word that can be a key instead of listing the keys": (tries_every_word, LookUpsAreFree),
+    "look the target up, as `_target`": (asks_for_the_target, KeepsFactsAsAttributes),
+    "have the calculator look the keys up": (asks_the_calculator, CalculatorKnowsTheFacts),
+}
 
 
-class LooksEverythingUp(Policy):
-    """Looks up every key that is listed, as if one of the numbers found were the answer, and leaves the rest."""
-
-    async def act(self, messages, tool_specs):
-        turn, last = sum(message["role"] == "assistant" for message in messages), messages[-1]["content"]
-        if turn == 2:
-            return "All of these."
-        made = [call("lookup", key=key) for key in last.split(", ")] if turn else [call("list_fact_keys")]
-        return {"role": "assistant", "tool_calls": made}
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheating_earns_nothing(name):
+    script, removed = CHEATS[name]
+    check_guard(ToolUseGameEnv, removed, script, ToolUseGameExpert, generate_tasks("test", level="all", count=12))
 
 
-class FindingIsEnough(ToolUseGameEnv):
-    async def score(self, message):
-        return float(self.metrics()["facts_found"] == len(self._facts))
-
-
-class TriesEveryWord(Policy):
-    """Brute force: looks up every word that can be a key instead of listing keys, and answers with what that gives."""
-
-    async def start(self, task):
-        self.expression = task.metadata["expression"]
-
-    async def act(self, messages, tool_specs):
-        if messages[-1]["role"] == "user":
-            return {"role": "assistant", "tool_calls": [call("lookup", key=word) for word in WORDS]}
-        found = [message["content"] for message in messages if message["role"] == "tool"]
-        facts = {word: number for word, number in zip(WORDS, found, strict=True) if number.isdigit()}
-        return str(evaluate(fill_in(self.expression, facts)))
-
-
-class LookUpsAreFree(ToolUseGameEnv):
-    spare_lookups = len(WORDS)
-
-
-class AsksForHiddenParts(Policy):
-    """Asks for the target by the name that it has inside."""
-
-    async def act(self, messages, tool_specs):
-        if messages[-1]["role"] == "tool":
-            return messages[-1]["content"]
-        return {"role": "assistant", "tool_calls": [call("lookup", key="_target")]}
-
-
-class LooksUpAttributes(ToolUseGameEnv):
-    @llmgym.tool
-    async def lookup(self, key: str) -> ToolResult:
-        """Get the number of a key."""
-        return ToolResult(str(self._facts.get(key, getattr(self, key))))
-
-
-@pytest.mark.parametrize(
-    ("cheat", "unguarded"),
-    [
-        (AsksTheCalculator, CalculatorKnowsTheFacts),
-        (SaysItWithAKey, TrustsTheResults),
-        (LooksEverythingUp, FindingIsEnough),
-        (TriesEveryWord, LookUpsAreFree),
-        (AsksForHiddenParts, LooksUpAttributes),
-    ],
-)
-def test_cheating_earns_nothing_as_long_as_its_guard_stands(cheat, unguarded):
-    tasks = generate_tasks("test", level="all", count=12)
-    episodes = play_all(ToolUseGameEnv, cheat, tasks)
-    assert {(episode.reward, episode.stop_reason) for episode in episodes} == {(0.0, StopReason.TERMINATED)}
-    assert {episode.reward for episode in play_all(unguarded, cheat, tasks)} == {1.0}
+def test_the_page_lists_every_attempt():
+    assert attempts_on_page("ToolUseGame-v0") == [*test_number_answer.CHEATS, *CHEATS]
 
 
 def test_the_first_thousand_tasks_never_change():
