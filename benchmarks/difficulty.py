@@ -2,6 +2,7 @@
 
     python benchmarks/difficulty.py Mastermind-v0
     python benchmarks/difficulty.py Mastermind-v0 --model tiny       # what the built-in model of seed 1 scores after warm-up
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny --right-steps 2500    # after so many steps on right episodes only
     python benchmarks/difficulty.py Mastermind-v0 --model smollm2    # what SmolLM2-135M-Instruct scores as published
 
 Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: a word, a number, or what
@@ -29,7 +30,7 @@ from llmgym.registry import find
 from llmgym_trainer.codec import Codec
 from llmgym_trainer.models import resolve_model
 from llmgym_trainer.smollm2 import load_pretrained
-from llmgym_trainer.tiny import TinyRecipe, build_tokenizer
+from llmgym_trainer.tiny import TinyRecipe, build_tokenizer, tiny_model, tiny_recipe
 
 RECIPE = TinyRecipe(vocab_size=4000, numbers=999)
 
@@ -41,7 +42,10 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=300, help="episodes of each level")
     parser.add_argument("--model", choices=["tiny", "smollm2"], help="what to score beside the expert")
     parser.add_argument("--model-episodes", type=int, default=100, help="its episodes of each level")
+    parser.add_argument("--right-steps", type=int, help="tiny: this many warm-up steps, none of them on wrong episodes")
     options = parser.parse_args()
+    if options.right_steps and options.model != "tiny":
+        parser.error("--right-steps needs --model tiny")
     if options.model:
         score_model(options)
         return
@@ -65,7 +69,15 @@ def score_model(options: argparse.Namespace) -> None:
     print(f"| level | {options.model}: mean reward | success | malformed |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as folder:
         model = folder
-        if options.model == "tiny":
+        if options.right_steps:
+            longer = replace(
+                tiny_recipe(options.env),
+                right_steps=options.right_steps,
+                right_episodes=8 * options.right_steps,
+                mixed_steps=0,
+            )
+            model = str(tiny_model(1, recipe=longer))
+        elif options.model == "tiny":
             model = resolve_model("tiny", 1, options.env)
         else:
             loaded, tokenizer, _ = load_pretrained("hermes")
