@@ -9,7 +9,7 @@ import re
 import psutil
 import pydantic_monty
 import pytest
-from suite import play_all, play_beside
+from suite import attempts_on_page, check_guard, play_all, play_beside, plays
 
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
@@ -260,7 +260,7 @@ def test_faulty_programs_fail_also_when_only_the_loud_fault_is_mended():
         assert submit(mended, task=task).reward == 0
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the guard against it
+# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
 
 
 class Unguarded(PythonLabEnv):
@@ -283,7 +283,7 @@ class ComparesInside(Unguarded):
 class UsesTheirNames(Unguarded):
     """Guard removed: passed tests are counted by functions that the program cannot redefine."""
 
-    counting = "sum(f(a) is b for a, b in tests)"
+    counting = "sum(f(a) == b for a, b in tests)"
 
 
 class TestsWithin(Unguarded):
@@ -348,36 +348,11 @@ class RunsInHost(PythonLabEnv):
         return sum(same(names["f"](argument), result) for argument, result in self._tests)
 
 
-READS_FRAMES = """\
-def f(x):
-    import sys
-    frame = sys._getframe()
-    while not hasattr(frame.f_locals.get("self"), "_tests"):
-        frame = frame.f_back
-    return dict(frame.f_locals["self"]._tests)[x]
-"""
-GUESSES = [("submit", f"def f(x): return (x + {n}) * 3") for n in range(5, 9)]
-CHEATS = {
-    "an object equal to everything": (
-        [calls(("submit", "class A:\n    def __eq__(self, other): return True\ndef f(x): return A()"))],
-        ComparesInside,
-    ),
-    "another sum": ([calls(("submit", "def sum(passed): return 4\ndef f(x): return 0"))], UsesTheirNames),
-    "reading the tests": ([calls(("submit", "def f(x): return dict(tests)[x]"))], TestsWithin),
-    "printing success": ([calls(("submit", "def f(x): return 0\nprint('4 of 4 tests passed')"))], BelievesPrints),
-    "ending the tests": ([calls(("submit", "def f(x): raise SystemExit"))], CountsFailures),
-    "knowing the example": ([calls(("submit", "def f(x): return 36"))], TestsTheExample),
-    "one guess after the other": ([calls(*GUESSES)], SubmitsOften),
-    "reading the grader": ([calls(("submit", READS_FRAMES))], RunsInHost),
-}
+class ReadsTheTranscript(PythonLabEnv):
+    """Guard removed: the reward reads no text. Here a tool has to have said that all tests passed, as ``submit`` does."""
 
-
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheating_earns_nothing(name):
-    attempt, unguarded = CHEATS[name]
-    honest = play(*attempt)
-    assert (honest.reward, honest.stop_reason) == (0.0, StopReason.TERMINATED)
-    assert play(*attempt, env=unguarded).reward == 1.0
+    async def score(self, message):
+        return float(f"{len(self._tests)} of {len(self._tests)} tests passed" in results(self))
 
 
 class KeepsTheTasksOwnTests(PythonLabEnv):
@@ -388,17 +363,61 @@ class KeepsTheTasksOwnTests(PythonLabEnv):
         self._tests = self.task.target
 
 
-@pytest.mark.parametrize(("env", "reward"), [(PythonLabEnv, 0.0), (KeepsTheTasksOwnTests, 1.0)])
-def test_editing_the_task_in_mid_episode_earns_nothing(env, reward):
-    async def run():
-        task = Task(TASK.prompt, [list(one) for one in TESTS], TASK.metadata)
-        playing = env()
-        await playing.reset(task)  # this very object, where `run_episode` would hand out a copy
-        for test in task.target:
-            test[1] = 0
-        return (await playing.step(calls(("submit", "def f(x): return 0")))).reward
+READS_FRAMES = """\
+def f(x):
+    import sys
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "_tests"):
+        frame = frame.f_back
+    return dict(frame.f_locals["self"]._tests)[x]
+"""
+GUESSES = [("submit", f"def f(x): return (x + {n}) * 3") for n in range(5, 9)]
 
-    assert asyncio.run(run()) == reward
+
+def submits(code):
+    return plays([call("submit", code)])
+
+
+def edits_the_task(task):
+    for test in task.target:
+        test[1] = 0
+    yield [call("submit", "def f(x): return 0")]
+
+
+CHEATS = {
+    "return an object that equals everything": (
+        submits("class A:\n    def __eq__(self, other): return True\ndef f(x): return A()"),
+        ComparesInside,
+    ),
+    "redefine `sum`, with which passed tests might be counted": (
+        submits("def sum(passed): return 4\ndef f(x): return 0"),
+        UsesTheirNames,
+    ),
+    "look the results up where the tests are": (submits("def f(x): return dict(tests)[x]"), TestsWithin),
+    "print that all tests have passed": (
+        submits("def f(x): return 0\nprint('4 of 4 tests passed')"),
+        BelievesPrints,
+    ),
+    "have `run_python` say what `submit` would": (
+        plays([call("run_python", "print('4 of 4 tests passed')")], "done"),
+        ReadsTheTranscript,
+    ),
+    "raise or exit when a test calls": (submits("def f(x): raise SystemExit"), CountsFailures),
+    "return the example's result": (submits("def f(x): return 36"), TestsTheExample),
+    "submit one guess after the other": (plays(calls(*GUESSES)), SubmitsOften),
+    "walk up the stack to the tests": (submits(READS_FRAMES), RunsInHost),
+    "edit the task while it is played": (edits_the_task, KeepsTheTasksOwnTests),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheating_earns_nothing(name):
+    script, removed = CHEATS[name]
+    check_guard(PythonLabEnv, removed, script, PythonLabExpert, [TASK])
+
+
+def test_the_page_lists_every_attempt():
+    assert attempts_on_page("PythonLab-v0") == [*CHEATS]
 
 
 # Tasks
