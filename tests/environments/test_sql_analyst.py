@@ -391,7 +391,7 @@ class BelievesTheDatabase(SqlAnalystEnv):
     """Guard removed: the target is the task's. Here it is what the database gave last."""
 
     async def score(self, message):
-        return float(parse_rows(message["content"]) == parse_rows(results(self)[-1]))
+        return float(parse_rows(message["content"]) in map(parse_rows, results(self)[-1:]))
 
 
 class WithoutRights(SqlAnalystEnv):
