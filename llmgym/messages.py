@@ -187,7 +187,8 @@ def _calls(calls: Any, call_id_prefix: str) -> list[ToolCall]:
     if not isinstance(calls, list):
         raise MessageError(f"tool_calls must be a list, got {_short(calls)}")
     result: list[ToolCall] = []
-    given = [call.get("id") for call in calls if isinstance(call, Mapping)]
+    ids = (call.get("id") for call in calls if isinstance(call, Mapping))
+    given = {call_id for call_id in ids if isinstance(call_id, str)}
     used: set[str] = set()
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None

@@ -106,6 +106,7 @@ class ToolEnv(Env):
         self._messages += [copy_message(answer) for answer in answers]
         self._ended = not calls and not answers
         for call in calls:
+            await asyncio.sleep(0)  # many quick calls hold up no other episode
             if self._ended:
                 result = ToolResult(f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode")
             else:

@@ -190,17 +190,21 @@ def test_a_program_leaves_nothing_for_the_next():
     assert sandbox.run("print(kept)") == ("", "NameError: name 'kept' is not defined (line 1)")
 
 
+def called(program, arguments):
+    return sandbox.call(program, "f", arguments, lambda number, value: value)
+
+
 def test_values_that_come_back_from_a_call():
-    values = list(sandbox.call("def f(x): return [10 // x]", "f", [5, 0, 2]))
+    values = called("def f(x): return [10 // x]", [5, 0, 2])
     assert (values[0], values[2]) == ([2], [5])
     assert isinstance(values[1], pydantic_monty.MontyRuntimeError)
     deep = "def f(x):\n    a = []\n    for _ in range(100000): a = [a]\n    return a"
-    assert not same(next(sandbox.call(deep, "f", [1])), [1])
+    assert not same(called(deep, [1])[0], [1])
 
 
 def test_an_argument_arrives_as_it_is():
     arguments = [-3, 1.5, True, None, "a'b\"\\\n\0é{}", [], [[-1, "b"], {"k": [None]}]]
-    assert list(sandbox.call("def f(x): return x", "f", arguments)) == arguments
+    assert called("def f(x): return x", arguments) == arguments
 
 
 def test_a_long_program_is_refused():
@@ -269,7 +273,7 @@ class Unguarded(PythonLabEnv):
     counting = ""
 
     async def count_passed(self, code):
-        with sandbox._session() as session:
+        with sandbox.session(sandbox.TIME_LIMIT_S) as session:
             session.feed_run(code)
             return session.feed_run(self.counting, inputs={"tests": self._tests})
 
@@ -292,7 +296,7 @@ class TestsWithin(Unguarded):
     __test__ = False
 
     async def count_passed(self, code):
-        with sandbox._session() as session:
+        with sandbox.session(sandbox.TIME_LIMIT_S) as session:
             session.feed_run(code, inputs={"tests": self._tests})
             return sum(same(session.feed_run(f"f({argument})"), result) for argument, result in self._tests)
 
@@ -310,7 +314,7 @@ class CountsFailures(PythonLabEnv):
     """Guard removed: a test that raises is not passed."""
 
     async def count_passed(self, code):
-        values = sandbox.call(code, "f", [argument for argument, _ in self._tests])
+        values = called(code, [argument for argument, _ in self._tests])
         wrong = [
             not same(value, result)
             for value, (_, result) in zip(values, self._tests, strict=True)
@@ -494,7 +498,7 @@ HOSTILE = [
 
 def test_hostile_programs_in_the_one_worker_that_there_is_disturb_no_other_episode(monkeypatch):
     with pydantic_monty.Monty(max_processes=1) as pool:
-        monkeypatch.setattr(sandbox, "_pool", lambda process: pool)
+        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pool)
         script = [*(calls(("run_python", program)) for program in HOSTILE), calls(("submit", HOSTILE[0]))]
         hostile = play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=128), [script] * 8)
     assert {(episode.reward, episode.metrics["passed"]) for episode in hostile} == {(0.0, 0.0)}
@@ -509,7 +513,6 @@ class FastClock(asyncio.SelectorEventLoop):
 
 
 def test_waiting_for_the_only_worker_counts_for_nobody(monkeypatch):
-    limits = {**sandbox._LIMITS, "max_feed_duration_secs": 0.1}
     endless = calls(*[("run_python", "while True: pass")] * 6)
     tasks = generate_tasks("train", count=8)
 
@@ -524,14 +527,14 @@ def test_waiting_for_the_only_worker_counts_for_nobody(monkeypatch):
         )
 
     with pydantic_monty.Monty(max_processes=1) as pool, asyncio.Runner(loop_factory=FastClock) as runner:
-        monkeypatch.setattr(sandbox, "_pool", lambda process: pool)
-        monkeypatch.setattr(sandbox, "_LIMITS", limits)
+        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pool)
+        monkeypatch.setattr(sandbox, "TIME_LIMIT_S", 0.1)
         episodes = runner.run(run())
     assert [episode.reward for episode in episodes[::2]] == [1.0] * 4
     for hostile in episodes[1::2]:
         assert (
             results(hostile)
-            == ["TimeoutError: stopped after 0.5 s"] * 4
+            == ["TimeoutError: stopped after 0.1 s"] * 4
             + ["tool_error: not run: at most 4 programs of a message are; read their output, then send more"] * 2
         )
         assert hostile.metrics["failed_runs"] == 4
@@ -542,12 +545,51 @@ def test_programs_are_counted_anew_in_each_message():
     assert results(play(four, four)) == ["1"] * 8
 
 
+def test_quick_programs_do_not_wait_for_slow_ones(monkeypatch):
+    endless = "for i in range(10**9): pass"
+
+    async def run(held):
+        slow = [
+            asyncio.create_task(llmgym.run_episode(PythonLabEnv(), TASK, ScriptedPolicy([calls((name, endless))])))
+            for name in ("run_python", "submit") * 4
+        ]
+        await asyncio.sleep(0)
+        tasks = generate_tasks("train", level="all", count=8)
+        quick = await asyncio.gather(*(llmgym.run_episode(PythonLabEnv(), task, PythonLabExpert()) for task in tasks))
+        assert [episode.reward for episode in quick] == [1.0] * 8
+        assert not any(episode.done() for episode in slow)  # they wait for the worker that is held
+        held.__exit__(None, None, None)
+        return await asyncio.gather(*slow)
+
+    with pydantic_monty.Monty(max_processes=1) as quick_pool, pydantic_monty.Monty(max_processes=1) as slow_pool:
+        pools = {sandbox.QUICK_S: quick_pool, sandbox.TIME_LIMIT_S: slow_pool}
+        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pools[limit_s])
+        held = sandbox.session(sandbox.TIME_LIMIT_S)
+        held.__enter__()
+        slow = asyncio.run(run(held))
+    assert [results(episode) for episode in slow] == [
+        ["TimeoutError: stopped after 0.5 s"],
+        ["0 of 4 tests passed"],
+    ] * 4
+
+
+def test_a_program_that_is_not_quick_begins_anew_and_is_seen_once(monkeypatch):
+    monkeypatch.setattr(sandbox, "QUICK_S", 0.0001)
+    loop = "for i in range(20_000): pass"
+    assert sandbox.run(f"print('begun')\n{loop}\nprint('done')") == ("begun\ndone\n", None)
+    assert called(f"n = 0\ndef f(x):\n  global n\n  n += 1\n  {loop}\n  return n", [0, 0, 0]) == [1, 2, 3]
+
+
 def test_large_results_do_not_pile_up():
     before = psutil.Process().memory_info().rss
-    values = sandbox.call("def f(x): return 'x' * 10**7", "f", range(8))
-    grown = [psutil.Process().memory_info().rss - before for value in values if len(value) == 10**7]
-    assert len(grown) == 8 and max(grown) < 50 * 2**20  # eight of them have 80 MB
-    assert submit("def f(x): return 'x' * 10**7").reward == 0.0
+    grown = sandbox.call(
+        "def f(x): return 'x' * 9_000_000",
+        "f",
+        range(8),
+        lambda number, value: len(value) == 9_000_000 and psutil.Process().memory_info().rss - before,
+    )
+    assert all(grown) and max(grown) < 60 * 2**20  # eight of them have 72 MB
+    assert submit("def f(x): return 'x' * 9_000_000").reward == 0.0
 
 
 def test_an_endless_program_holds_up_nobody_else():

@@ -151,6 +151,50 @@ def test_a_refusal_says_what_is_allowed():
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("SELECT 'with love'", "with love"),
+        ("SELECT 'it''s with', 'explain'", "it's with | explain"),
+        ("SELECT '\"', 'with', '\"'", '" | with | "'),
+        ('SELECT "with" FROM (SELECT 1 AS "with")', "1"),
+        ('SELECT "a""with" FROM (SELECT 1 AS "a""with")', "1"),
+        ("SELECT [with], [it's] FROM (SELECT 1 AS `with`, 2 AS [it's])", "1 | 2"),
+        ("SELECT `a``with` FROM (SELECT 1 AS `a``with`)", "1"),
+        ("SELECT 1 -- with, it's\n, 2 -- 'with", "1 | 2"),
+        ("SELECT 1 /* with, it's */ + /*/ with */ 2 /* 'explain", "3"),
+        ("SELECT name AS withal FROM shops WHERE name LIKE '%?:@$#%'", "no rows"),
+    ],
+)
+def test_words_in_texts_quoted_names_and_comments_are_free(text, shown):
+    assert query(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "with a AS (SELECT 1) SELECT * FROM a",
+        "SELECT * FROM (WITH a AS (SELECT 1) SELECT * FROM a)",
+        "SELECT 'it''s', * FROM (/* ' */WITH/* ' */a AS (SELECT 1) SELECT * FROM a)",
+        "SELECT 'a' /*/ ' */ FROM (WITH a AS (SELECT 1) SELECT * FROM a) --'",
+        "SELECT 1 -- '\nFROM (WITH a AS (SELECT 1) SELECT * FROM a) --'",
+        'SELECT "\'" FROM (SELECT 1 AS "\'"), (WITH a AS (SELECT 1) SELECT * FROM a) --\'',
+        'SELECT ["] FROM (SELECT 1 AS ["]), (WITH a AS (SELECT 1) SELECT * FROM a) --"',
+        "SELECT `'` FROM (SELECT 1 AS `'`), (WITH a AS (SELECT 1) SELECT * FROM a) --'",
+        "SELECT x'41'FROM(WITH a AS (SELECT 1) SELECT * FROM a)",
+    ],
+)
+def test_with_is_refused_wherever_it_is_used(text):
+    assert sqlite3.connect(":memory:").execute(text).fetchall()  # SQLite itself runs it
+    assert query(text) == "error: WITH is not available; write a subquery in FROM"
+
+
+@pytest.mark.parametrize("name", ["?", "?1", ":a", "@a", "$a", "$a(')", "#1"])
+def test_a_parameter_is_refused_before_anything_is_prepared(name):
+    hidden = f"SELECT {name}, * FROM (WITH a AS (SELECT 1) SELECT * FROM a) --'"
+    assert query(hidden) == f"error: {name[0]} is not available; write the value itself"
+
+
 def test_every_allowed_function_exists():
     uses = {"coalesce": "1, 2", "glob": "1, 2", "iif": "1, 2, 3", "ifnull": "1, 2", "instr": "1, 2", "like": "1, 2"}
     uses |= {"nullif": "1, 2", "substr": "1, 2", "rank": "", "dense_rank": "", "row_number": ""}

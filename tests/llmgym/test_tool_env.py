@@ -132,6 +132,27 @@ def test_no_reward_and_no_metrics_before_the_end():
     assert (step.terminated, step.reward, step.metrics) == (False, 0.0, {})
 
 
+def test_episodes_take_turns_between_calls_that_never_wait():
+    done = []
+
+    class Writes(GameEnv):
+        @tool
+        async def write(self, text: str) -> str:
+            """Note it at once."""
+            done.append(text)
+            return text
+
+    async def main():
+        envs = {"a": Writes(), "b": Writes()}
+        for env in envs.values():
+            await env.reset(Task("Go."))
+        messages = {name: calls(*[call("write", f'{{"text": "{name}"}}')] * 3) for name in envs}
+        await asyncio.gather(*(env.step(messages[name]) for name, env in envs.items()))
+
+    asyncio.run(main())
+    assert done == ["a", "b"] * 3
+
+
 def test_parallel_calls_run_and_are_answered_in_their_order_with_their_ids():
     env, step = play(
         calls(
