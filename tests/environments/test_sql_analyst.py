@@ -1,11 +1,16 @@
 """SqlAnalyst-v0 as a policy meets it: what is asked, what a query may do, what is rewarded, and what cheating earns."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import multiprocessing
+import os
 import random
 import re
 import sqlite3
+import threading
+import time
 from collections import Counter
 from fractions import Fraction
 
@@ -17,7 +22,15 @@ from llmgym import Policy, StopReason, Task
 from llmgym.errors import TaskError, ToolError
 from llmgym_environments.sql_analyst import SqlAnalystEnv, SqlAnalystExpert, generate_tasks
 from llmgym_environments.sql_analyst.answer import parse_rows, target_rows
-from llmgym_environments.sql_analyst.database import CUT_NOTE, FUNCTIONS, Database, _template
+from llmgym_environments.sql_analyst.database import (
+    CUT_NOTE,
+    FUNCTIONS,
+    QUICK_CPU_S,
+    Database,
+    _gate,
+    _template,
+)
+from llmgym_environments.sql_analyst.gate import Gate
 from llmgym_environments.sql_analyst.tasks import WORDS
 
 SCRIPT = """
@@ -345,7 +358,7 @@ def test_a_hostile_episode_disturbs_no_other():
 
 
 def test_a_closed_episode_stops_its_query(unlimited):
-    database = unlimited(MAX_STEPS=10**12, MAX_CPU_S=600.0)
+    database = unlimited(MAX_STEPS=10**12, QUICK_CPU_S=600.0)
 
     async def run():
         running = asyncio.create_task(asyncio.to_thread(database.query, "SELECT count(*) FROM t a, t b, t c, t d, t e"))
@@ -358,6 +371,115 @@ def test_a_closed_episode_stops_its_query(unlimited):
     asyncio.run(run())
     with pytest.raises(ToolError, match="closed"):
         database.query("SELECT 1")
+
+
+@pytest.fixture
+def gates(monkeypatch):
+    """The gates of quick and of slow queries, a place each, and no query is ended by its steps."""
+    gates = {0.05: Gate(1), 0.1: Gate(1)}
+    for name, value in {"QUICK_CPU_S": 0.05, "MAX_CPU_S": 0.1, "MAX_STEPS": 10**12}.items():
+        monkeypatch.setattr(f"llmgym_environments.sql_analyst.database.{name}", value)
+    monkeypatch.setattr("llmgym_environments.sql_analyst.database._gate", lambda process, limit_s: gates[limit_s])
+    return gates.values()
+
+
+ENDLESS = "SELECT count(*) FROM " + ", ".join(f"sqlite_master t{index}" for index in range(40))
+TOO_LONG = "tool_error: the query takes too long; join on keys, or read fewer rows"
+
+
+def test_quick_queries_do_not_wait_for_slow_ones(gates):
+    _, slow_gate = gates
+
+    async def run():
+        with slow_gate:
+            script = [{"role": "assistant", "tool_calls": [sql(ENDLESS)] * 2}, "42"]
+            slow = [
+                asyncio.create_task(llmgym.run_episode(SqlAnalystEnv(), TASK, llmgym.ScriptedPolicy(script)))
+                for _ in range(4)
+            ]
+            await asyncio.sleep(0)
+            tasks = generate_tasks("test", level="all", count=8)
+            quick = [llmgym.run_episode(SqlAnalystEnv(), task, SqlAnalystExpert()) for task in tasks]
+            assert [episode.reward for episode in await asyncio.gather(*quick)] == [1.0] * 8
+            while len(slow_gate._waiting) < 4 and not any(episode.done() for episode in slow):
+                await asyncio.sleep(0.01)
+            assert not any(episode.done() for episode in slow)
+        return await asyncio.gather(*slow)
+
+    assert [results(episode) for episode in asyncio.run(run())] == [[TOO_LONG] * 2] * 4
+
+
+def test_a_query_that_is_not_quick_begins_again_and_is_seen_once(unlimited, monkeypatch):
+    passed = []
+    monkeypatch.setattr(
+        "llmgym_environments.sql_analyst.database._gate", lambda process, limit_s: passed.append(limit_s) or Gate(1)
+    )
+    database = unlimited(QUICK_CPU_S=0.0, MAX_CPU_S=600.0)
+    assert database.query("SELECT count(*), sum(a) FROM t") == "100 | 100"
+    assert passed == [0.0, 600.0]
+    with pytest.raises(ToolError, match="no such table"):
+        database.query("SELECT * FROM missing")
+    assert passed == [0.0, 600.0, 0.0]  # the others would fail again
+    with pytest.raises(ToolError, match="takes too long"):
+        unlimited(QUICK_CPU_S=300.0).query(ENDLESS.replace("sqlite_master", "t"))  # it has no more steps either
+    assert passed == [0.0, 600.0, 0.0, 300.0]
+    unlimited(QUICK_CPU_S=0.0)
+    each_once = "SELECT a.amount FROM sales a, sales b, sales c, sales d WHERE b.amount + c.amount + d.amount = 90"
+    episode = play([sql(f"{each_once} ORDER BY 1")], "42")  # 81 rows are looked at
+    assert passed[4:] == [0.0, 600.0]
+    assert results(episode) == ["7\n12\n30"]
+    assert (episode.metrics["queries"], episode.metrics["queries_failed"]) == (1, 0)
+
+
+def test_an_episode_is_closed_at_once_while_its_query_waits(gates):
+    async def run(gate):
+        database = Database(SCRIPT)
+        with gate:
+            waiting = asyncio.create_task(asyncio.to_thread(database.query, ENDLESS))
+            while not gate._waiting and not waiting.done():
+                await asyncio.sleep(0.01)
+            database.close()
+        with pytest.raises(ToolError, match="closed"):
+            await waiting
+        assert gate._free == 1
+
+    for gate in gates:
+        asyncio.run(run(gate))
+
+
+def test_who_waits_longest_is_next():
+    gate, order = Gate(2), []
+
+    def wait(name):
+        with gate:
+            order.append(name)
+
+    with gate, gate:
+        threads = []
+        for name in range(5):
+            threads.append(threading.Thread(target=wait, args=(name,), daemon=True))
+            threads[-1].start()
+            while len(gate._waiting) <= name:
+                time.sleep(0.001)
+        assert order == []
+        gate.__exit__()
+        for thread in threads:
+            thread.join(60)
+        assert order == [0, 1, 2, 3, 4]
+        gate.__enter__()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_has_places_of_its_own():
+    gate = _gate(os.getpid(), QUICK_CPU_S)
+    with contextlib.ExitStack() as held:
+        for _ in range(os.cpu_count()):
+            held.enter_context(gate)
+        child = multiprocessing.get_context("fork").Process(target=query, args=("SELECT 1",))
+        child.start()
+        child.join(60)
+        child.kill()
+    assert child.exitcode == 0
 
 
 class RandomAnalyst(Policy):

@@ -75,6 +75,7 @@ class SqlAnalystEnv(ToolEnv):
     """
 
     system_prompt = "Use the tools. Then reply with only the answer, as run_sql would show it."
+    tool_timeout_s = 3600.0  # the database bounds a query once it has a place; this one counts the waiting too
     _database: Database | None = None
 
     async def setup(self) -> None:
