@@ -6,15 +6,17 @@ import json
 import random
 import re
 from collections import Counter
+from itertools import permutations
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, play_beside
+from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, earned, play_beside
 
 import llmgym
-from llmgym import Policy, StopReason, Task
-from llmgym.errors import TaskError, ToolError
+from llmgym import Policy, StopReason, Task, ToolResult
+from llmgym.errors import TaskError, ToolError, did_you_mean
 from llmgym_environments.file_workspace import FileWorkspaceEnv, FileWorkspaceExpert, generate_tasks
-from llmgym_environments.file_workspace.tree import Tree, page
+from llmgym_environments.file_workspace.tasks import COLORS, FOLDERS, OWNERS, WORDS
+from llmgym_environments.file_workspace.tree import MissingError, Tree, page
 
 FILES = {"attic/plum.txt": "12", "attic/reed.txt": "owner: fox\nsize: 4", "barn/fern.txt": "owner: foxglove"}
 MOVE = Task("Move plum.txt to barn.", {"attic/plum.txt": None, "barn/plum.txt": "12"}, {"files": FILES})
@@ -74,6 +76,7 @@ def test_an_episode():
         "calls_read_file": 1,
         "calls_grep": 1,
         "calls_move": 2,
+        "missing": 1,
         "changes": 2,
         "changes_made": 2,
         "files_spoiled": 0,
@@ -118,8 +121,8 @@ def test_what_counts_is_the_final_tree(task, calls, reward, made, spoiled):
         (call("list_dir", path="garden"), "tool_error: no folder 'garden'."),
         (call("list_dir", path="bar"), "tool_error: no folder 'bar'. Did you mean 'barn'?"),
         (call("list_dir", path="attic/plum.txt"), "tool_error: attic/plum.txt is a file; read_file reads it"),
-        (call("read_file", path="attic"), "tool_error: attic is a folder; name a file."),
-        (call("read_file", path="/"), "tool_error: / is a folder; name a file."),
+        (call("read_file", path="attic"), "tool_error: attic is a folder; name a file"),
+        (call("read_file", path="/"), "tool_error: / is a folder; name a file"),
         (call("read_file", path="attic/reed.txt", first=2), "size: 4"),
         (
             call("read_file", path="attic/reed.txt", first=3),
@@ -140,7 +143,7 @@ def test_what_counts_is_the_final_tree(task, calls, reward, made, spoiled):
         (move("attic/plum.txt", "barn/fern.txt"), "tool_error: barn/fern.txt exists already"),
         (move("attic/plum.txt", "attic"), "tool_error: attic/plum.txt exists already"),
         (move("attic/plum.txt", "attic/plum.txt/x"), "tool_error: attic/plum.txt is a file, so nothing can be in it"),
-        (move("attic", "barn"), "tool_error: attic is a folder; name a file."),
+        (move("attic", "barn"), "tool_error: attic is a folder; name a file"),
         (move("attic/plum.txt", "new/place.txt"), "new/place.txt"),
         (call("grep", text="foxes"), "no lines"),
         (call("grep", text=""), "tool_error: give a text to look for"),
@@ -150,6 +153,30 @@ def test_what_counts_is_the_final_tree(task, calls, reward, made, spoiled):
 def test_what_the_tools_answer(made, answer):
     given = results(play([made], "done"))[0]
     assert given.startswith(answer) if answer.startswith("tool_error") else given == answer
+
+
+@pytest.mark.parametrize("path", ["plum.txt", "garden/plum.txt", "attic/plum.txt/plum.txt"])
+def test_an_error_suggests_files_of_the_folder_that_was_named(path):
+    assert results(play([call("read_file", path=path)], "done")) == [f"tool_error: {path} does not exist; name a file."]
+    near = results(play([call("read_file", path="attic/plums.txt")], "done"))[0]
+    assert near.endswith("Did you mean 'attic/plum.txt'?")
+
+
+def test_a_text_that_is_refused_does_not_show_what_is_there():
+    paths = ("attic", "garden", "attic/plum.txt/x", "garden/plum.txt/x")
+    assert len({*results(play([write(path, "a" * 501) for path in paths], "done"))}) == 1
+
+
+@pytest.mark.parametrize("made", [call("list_dir", path="x"), call("read_file", path="x"), move("x", "barn")])
+def test_a_fifth_call_for_what_is_not_there_ends_the_episode(made):
+    solved = move("attic/plum.txt", "barn")
+    assert play([made] * 4, [solved], "done").reward == 1.0
+    episode = play([made] * 3, [solved, call("list_dir", path="y"), made, solved], "done")
+    assert (episode.reward, episode.stop_reason, episode.metrics["missing"]) == (0.0, StopReason.TERMINATED, 5)
+    assert results(episode)[-2:] == [
+        "not there, and that once too often",
+        "tool_error: not run, an earlier call ended the episode",
+    ]
 
 
 def test_a_folder_stays_when_it_is_emptied():
@@ -288,8 +315,27 @@ def test_what_a_random_policy_earns(level, at_most):
         tasks = generate_tasks("test", level=level, count=500)
         return [(await llmgym.run_episode(FileWorkspaceEnv(), task, RandomWorker())).reward for task in tasks]
 
-    earned = asyncio.run(run())
-    assert sum(earned) / 500 <= at_most
+    assert sum(asyncio.run(run())) / 500 <= at_most
+
+
+def guesses(task):
+    """Looks into no folder: guesses five of those that there can be, and reads only to learn whether it guessed right."""
+    number, name, target = re.fullmatch(r"(?:Write (\d+) into|Move) (\S+?)(?: to (\w+))?\.", task.prompt).groups()
+    if target:
+        yield [move(f"{folder}/{name}", target) for folder in FOLDERS if folder != target][:5]
+    else:
+        *paths, last = [f"{folder}/{name}" for folder in FOLDERS[:5]]
+        found = yield [call("read_file", path=path) for path in paths]
+        there = [path for path, text in zip(paths, found, strict=True) if text.isdigit()]
+        yield [write((there or [last])[0], number)]
+    yield "done"
+
+
+def test_what_guessing_the_folder_earns():
+    async def run():
+        return [await earned(FileWorkspaceEnv(), guesses, task) for task in generate_tasks("test")]
+
+    assert sum(asyncio.run(run())) / 200 == 0.095  # 5 of 60 names can be tried
 
 
 # Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
@@ -343,6 +389,18 @@ def tries_all_moves(task):
 def edits_the_task(task):
     task.target.update({path: task.metadata["files"].get(path) for path in task.target})  # as they are
     yield "done"
+
+
+def moves_it_from_every_folder(task):
+    _, name, target = wanted_move(task)
+    yield [move(f"{folder}/{name}", target) for folder in FOLDERS if folder != target]
+
+
+def has_an_error_name_the_path(task):
+    _, name, target = wanted_move(task)
+    (error,) = yield [call("read_file", path=name)]
+    if found := re.search(r"Did you mean '(.+)'", error):
+        yield [move(found[1], target)]
 
 
 class OtherFilesDoNotCount(FileWorkspaceEnv):
@@ -415,6 +473,24 @@ class KeepsTheTasksOwnTarget(FileWorkspaceEnv):
         self._changes = self.task.target
 
 
+class MissingPathsAreFree(FileWorkspaceEnv):
+    """Guard removed: few calls may name what is not there."""
+
+    max_missing = len(FOLDERS)
+
+
+class ErrorsNameAnyFile(FileWorkspaceEnv):
+    """Guard removed: an error suggests files of the folder that was named, and no other."""
+
+    @llmgym.tool
+    async def read_file(self, path: str, first: int = 1) -> ToolResult:
+        """Read a file."""
+        try:
+            return self._find(lambda: self._tree.read(path))
+        except MissingError as error:
+            raise ToolError(f"{error}{did_you_mean(path, self._tree.files, likeness=0.5)}") from error
+
+
 CHEATS = {
     "move every file instead of finding the right one": (moves_everything, OtherFilesDoNotCount),
     "put an empty file of the right name in the right place": (leaves_an_empty_shell, TextsDoNotCount),
@@ -424,6 +500,8 @@ CHEATS = {
     "write a file that says what a tool would say, and read it": (has_a_tool_say_it, ReadsTheTranscript),
     "write the rules of the check into the tree": (writes_its_own_rules, KeepsTheRulesInTheTree),
     "try all moves, there and back, until something gives": (tries_all_moves, EndsWhenItIsRight),
+    "move the file out of every folder that there can be": (moves_it_from_every_folder, MissingPathsAreFree),
+    "read the bare name, so that the error names the path": (has_an_error_name_the_path, ErrorsNameAnyFile),
     "edit the task while it is played": (edits_the_task, KeepsTheTasksOwnTarget),
 }
 
@@ -446,30 +524,30 @@ def test_the_page_lists_every_attempt():
 def test_the_first_thousand_tasks_never_change():
     tasks = [task.to_json() for task in generate_tasks("train", level="all", count=1000)]
     assert tasks[0] == {
-        "id": "3d73e80535273b5a",
-        "prompt": "Move coral.txt to barn.",
-        "target": {"studio/coral.txt": None, "barn/coral.txt": "20"},
+        "id": "693764b81f904c6c",
+        "prompt": "Move coral.txt to church.",
+        "target": {"temple/coral.txt": None, "church/coral.txt": "20"},
         "metadata": {
             "level": 1,
             "files": {
-                "barn/cedar.txt": "86",
-                "barn/sage.txt": "13",
-                "kitchen/acorn.txt": "49",
-                "kitchen/bread.txt": "48",
-                "studio/coral.txt": "20",
-                "studio/plum.txt": "76",
+                "church/cedar.txt": "86",
+                "church/sage.txt": "13",
+                "museum/acorn.txt": "49",
+                "museum/bread.txt": "48",
+                "temple/coral.txt": "20",
+                "temple/plum.txt": "76",
             },
             "plan": [
                 ["list_dir", {"path": "/"}],
-                ["list_dir", {"path": "barn"}],
-                ["list_dir", {"path": "kitchen"}],
-                ["list_dir", {"path": "studio"}],
-                ["move", {"source": "studio/coral.txt", "target": "barn"}],
+                ["list_dir", {"path": "church"}],
+                ["list_dir", {"path": "museum"}],
+                ["list_dir", {"path": "temple"}],
+                ["move", {"source": "temple/coral.txt", "target": "church"}],
             ],
         },
     }
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
-    assert digest == "618eb81a87e04f038927277c5ed8e51a19cd5affc3717dadb0e7b694cea02153"
+    assert digest == "d37a7999c459257ed1ae111c1e66d570e3bc3610198a4d0a086b361d7ca90154"
 
 
 def test_splits_share_no_names():
@@ -484,6 +562,13 @@ def test_splits_share_no_names():
     assert not names["train"] & names["val"]
     assert not names["train"] & names["test"]
     assert not names["val"] & names["test"]
+
+
+def test_no_folder_begins_as_another_word_does():
+    words = [*FOLDERS, *WORDS, *OWNERS, *COLORS, "code", "owner", "color", "size", "shelf", "summary"]
+    assert len({*words}) == len(words)
+    begins = [{one, two} for one, two in permutations(words, 2) if two.startswith(one)]
+    assert begins and not any(pair & {*FOLDERS} for pair in begins)
 
 
 def test_there_are_ten_thousand_different_tasks():

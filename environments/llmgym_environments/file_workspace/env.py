@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from llmgym import Message, ToolEnv, tool
+from llmgym import Message, ToolEnv, ToolResult, tool
 from llmgym.errors import TaskError, ToolError
-from llmgym_environments.file_workspace.tree import Tree, folders_above, page
+from llmgym_environments.file_workspace.tree import MissingError, Tree, folders_above, page
 
 
 class FileWorkspaceEnv(ToolEnv):
@@ -31,6 +32,9 @@ class FileWorkspaceEnv(ToolEnv):
     - `move(source, target)`: moves a file into a folder that exists, or to a new path. Answers with the path it has now.
     - `grep(text, first=1)`: the lines that hold a text, as `path:number: line`, or `no lines`. No pattern: the text itself.
 
+    At most 4 calls of an episode may list, read or move what is not there; one more ends the episode with 0. Their errors
+    suggest a similar name in the same folder, and no other.
+
     Long results are cut after 50 lines or 2,000 characters, with a note that names the `first` of the rest. Nothing can
     be deleted. At most 200 files, 200 folders, 200,000 characters in all, 500 a line and 100 a path. Several calls in one message are
     allowed; results come in their order.
@@ -43,7 +47,7 @@ class FileWorkspaceEnv(ToolEnv):
     One assistant message. With tool calls it runs them; without, it says that the work is done, in whatever words.
 
     ## Rewards
-    1.0 when the final tree is right, else 0.0; nothing in between. Right means, by the task's `target`:
+    1.0 when the final tree is right, else 0.0, also after a fifth call for what is not there; nothing in between. Right means, by the task's `target`:
 
     1. each path with a text there is a file with this text (blanks at its end aside);
     2. each path with null there is gone;
@@ -54,7 +58,8 @@ class FileWorkspaceEnv(ToolEnv):
 
     ## Episode End
     1. Termination: an assistant message without tool calls.
-    2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
+    2. Termination: a fifth call for what is not there.
+    3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
     The environment takes none. Options of its tasks (`llmgym.tasks("FileWorkspace-v0", split, …)`):
@@ -69,6 +74,7 @@ class FileWorkspaceEnv(ToolEnv):
     - `turns`: assistant messages.
     - `tool_calls`, and `calls_<tool>` for each tool that was called.
     - `tool_errors`: calls answered with an error.
+    - `missing`: calls for what is not there.
     - `changes`: paths in the target; `changes_made`: those that are right at the end.
     - `files_spoiled`: other files that were changed, moved away or made, and folders that nobody asked for.
 
@@ -77,6 +83,7 @@ class FileWorkspaceEnv(ToolEnv):
     """
 
     system_prompt = "Change the files with the tools. Then reply done."
+    max_missing = 4
 
     async def setup(self) -> None:
         """Take files and target from the task. Raises :class:`TaskError` when one is missing or out of shape."""
@@ -95,6 +102,7 @@ class FileWorkspaceEnv(ToolEnv):
         self._changes: dict[str, str | None] = dict(changes)  # a copy: whoever holds the task cannot edit the check
         self._others = {path: text for path, text in self._tree.files.items() if path not in changes}
         self._folders = self._tree.folders.union(*map(folders_above, changes))
+        self._missing = 0
         self._made, self._spoiled = self._look()
         if self._made == len(changes):
             raise TaskError(
@@ -102,14 +110,14 @@ class FileWorkspaceEnv(ToolEnv):
             )
 
     @tool
-    async def list_dir(self, path: str, first: int = 1) -> str:
-        """List a folder."""
-        return page(self._tree.entries(path), first) or "empty"
+    async def list_dir(self, path: str, first: int = 1) -> ToolResult:
+        """List a folder. At most 4 calls of an episode, of all tools, may name what is not there."""
+        return self._find(lambda: page(self._tree.entries(path), first) or "empty")
 
     @tool
-    async def read_file(self, path: str, first: int = 1) -> str:
+    async def read_file(self, path: str, first: int = 1) -> ToolResult:
         """Read a file."""
-        return page(self._tree.read(path).split("\n"), first)
+        return self._find(lambda: page(self._tree.read(path).split("\n"), first))
 
     @tool
     async def write_file(self, path: str, text: str) -> str:
@@ -118,9 +126,9 @@ class FileWorkspaceEnv(ToolEnv):
         return "ok"
 
     @tool
-    async def move(self, source: str, target: str) -> str:
+    async def move(self, source: str, target: str) -> ToolResult:
         """Move a file into a folder or to a new path."""
-        return self._tree.move(source, target)
+        return self._find(lambda: self._tree.move(source, target))
 
     @tool
     async def grep(self, text: str, first: int = 1) -> str:
@@ -130,16 +138,27 @@ class FileWorkspaceEnv(ToolEnv):
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
         self._made, self._spoiled = self._look()
-        return float(self._made == len(self._changes) and self._spoiled == 0)
+        return float(self._missing <= self.max_missing and self._made == len(self._changes) and self._spoiled == 0)
 
     def metrics(self) -> dict[str, Any]:
         """See the class's section Metrics."""
         return {
             **super().metrics(),
+            "missing": self._missing,
             "changes": len(self._changes),
             "changes_made": self._made,
             "files_spoiled": self._spoiled,
         }
+
+    def _find(self, use: Callable[[], str]) -> ToolResult:
+        """The result of a call for what should be there; one too many for what is not ends the episode."""
+        try:
+            return ToolResult(use())
+        except MissingError:
+            self._missing += 1
+            if self._missing <= self.max_missing:
+                raise
+            return ToolResult("not there, and that once too often", should_stop=True)
 
     def _look(self) -> tuple[int, int]:
         """How many of the wanted changes the tree has, and how many other files and new folders are not as they were."""

@@ -20,7 +20,15 @@ WORDS = (
     *("hazel", "iris", "lake", "lemon", "lily", "maple", "meadow", "mint", "moss", "olive"),
     *("pearl", "pepper", "plum", "reed", "sage", "salt", "shell", "stone", "tulip", "willow"),
 )
-FOLDERS = ("attic", "barn", "cellar", "garage", "kitchen", "library", "office", "studio")
+FOLDERS = (
+    *("attic", "bakery", "balcony", "barn", "basement", "cabin", "camp", "canal", "castle", "cave"),
+    *("cellar", "chapel", "church", "clinic", "cottage", "court", "dock", "factory", "farm", "ferry"),
+    *("forest", "gallery", "garage", "garden", "gate", "hall", "harbor", "hotel", "house", "island"),
+    *("kiosk", "kitchen", "library", "lobby", "market", "mill", "museum", "office", "palace", "park"),
+    *("parlor", "pier", "platform", "pool", "port", "prison", "quarry", "school", "shed", "shop"),
+    *("stable", "stage", "station", "store", "studio", "temple", "theater", "tunnel", "vault", "yard"),
+)
+"""So many that guessing one seldom helps; none begins as another word of a task does."""
 OWNERS = ("fox", "foxglove", "pine", "pineapple", "rose", "rosemary", "star", "starling", "wren", "otter")
 """Some begin with others, so that a search finds too much."""
 COLORS = ("black", "blue", "green", "red", "white")

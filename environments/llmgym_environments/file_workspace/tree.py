@@ -24,6 +24,10 @@ PAGE_CHARACTERS = 2000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. -]*")
 
 
+class MissingError(ToolError):
+    """A path names a file or a folder that is not there."""
+
+
 class Tree:
     """Text files by path, such as ``"garden/plum.txt"``.
 
@@ -56,7 +60,7 @@ class Tree:
         if folder in self._files:
             raise ToolError(f"{folder} is a file; read_file reads it")
         if folder not in self._folders:
-            raise ToolError(f"no folder {folder!r}.{did_you_mean(folder, self._folders, likeness=0.5)}")
+            raise MissingError(f"no folder {folder!r}.{_suggestion(folder, self._folders)}")
         begin = f"{folder}/" if folder else ""
         paths = [*self._files, *(f"{each}/" for each in self._folders if each)]
         inside = [path[len(begin) :].partition("/") for path in paths if path.startswith(begin) and path != begin]
@@ -68,13 +72,13 @@ class Tree:
 
     def write(self, path: str, text: str) -> None:
         """Make a file, or replace its text."""
-        path = self._free(path)
+        path = _clean(path)
         sizes = {**{other: len(kept) for other, kept in self._files.items()}, path: len(text)}
         if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_CHARACTERS:
             raise ToolError(f"the workspace is full: at most {MAX_FILES} files and {MAX_CHARACTERS} characters in all")
         if any(len(line) > MAX_LINE for line in text.split("\n")):
             raise ToolError(f"a line has more than {MAX_LINE} characters; break it")
-        self._put(path, text)
+        self._put(self._free(path), text)  # looked at last: a text that is refused does not show what is there
 
     def move(self, source: str, target: str) -> str:
         """Move a file into a folder that exists, or to a path that is free; return where it is now."""
@@ -105,9 +109,10 @@ class Tree:
 
     def _existing(self, path: str) -> str:
         path = _clean(path)
+        if path in self._folders:
+            raise ToolError(f"{path or '/'} is a folder; name a file")
         if path not in self._files:
-            kind = "is a folder" if path in self._folders else "does not exist"
-            raise ToolError(f"{path or '/'} {kind}; name a file.{did_you_mean(path, self._files, likeness=0.5)}")
+            raise MissingError(f"{path} does not exist; name a file.{_suggestion(path, self._files)}")
         return path
 
     def _free(self, path: str) -> str:
@@ -140,6 +145,15 @@ def page(lines: Iterable[str], first: int) -> str:
 def folders_above(path: str) -> set[str]:
     """The folders that a clean path is in."""
     return {path[: at.start()] for at in re.finditer("/", path)}
+
+
+def _suggestion(path: str, paths: Iterable[str]) -> str:
+    """What was meant by a path that is not there, out of ``paths`` in the same folder: no error shows where a file is."""
+    return did_you_mean(path, [each for each in paths if _parent(each) == _parent(path)], likeness=0.5)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _clean(path: str) -> str:
