@@ -1,6 +1,7 @@
 """DocSearch-v0 as a policy meets it, what cheating earns, and whether the pages say what the targets say."""
 
 import asyncio
+import copy
 import hashlib
 import json
 import random
@@ -56,9 +57,9 @@ def test_an_episode():
         {"role": "user", "content": "Find the teacher of the teacher of Gail Bell."},
     ]
     assert results(episode) == [
-        "36 Gail Bell\n4 Norby\n59 Gorse\n33 Gail Cole\n60 Gail Reed\n5 of 11, skip 5 for more",
+        "36 Gail Bell\n33 Gail Cole\n60 Gail Reed\n74 Gail Gray\n4 Norby\n5 of 11, skip 5 for more",
         "Gail Bell is a tailor, 44 years old, born in Orford, taught by Nora Vale, now living in Irby.",
-        "78 Tale of Rosa Vale\n8 Max Swan\n87 Ida Page\n90 Ella Wood\n20 Tale of Max Nash",
+        "44 Rosa Gray\n8 Max Swan\n87 Ida Page\n90 Ella Wood\n20 Tale of Max Nash",
         "Nora Vale is a farmer, 56 years old, born in Crane, taught by Max Reed, now living in Lorne.",
     ]
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
@@ -189,7 +190,7 @@ class RandomReader(Policy):
         return self.rng.choice(re.findall(r"[A-Z]\w+(?: [A-Z]\w+)?|\d+|" + "|".join(TRADES), last))
 
 
-@pytest.mark.parametrize(("level", "score"), [(1, 0.06), (2, 0.01), (3, 0.01)])
+@pytest.mark.parametrize(("level", "score"), [(1, 0.05), (2, 0.01), (3, 0.01)])
 def test_reading_at_random_earns_little(level, score):
     rng = random.Random(0)
     episodes = episodes_of(generate_tasks("test", level=level, count=500), lambda: RandomReader(rng))
@@ -350,6 +351,79 @@ def test_cheating_earns_nothing(name):
     if script is searches_for_every_answer:
         tasks = [task for task in generate_tasks("test", count=150) if relation_of(task) in ("trade", "river")][:20]
     check_guard(DocSearchEnv, removed, script, DocSearchExpert, tasks)
+
+
+class SearchPolicy(Policy):
+    """Finds an answer of level 1 by searches alone; ``narrow`` yields queries, is sent the titles found, and returns it."""
+
+    async def start(self, task):
+        relation, self.subject = re.fullmatch(r"Find the (\w+) of (.+)\.", task.prompt).groups()
+        values = {"trade": TRADES, "river": RIVERS, "birthplace": TOWNS, "home": TOWNS}
+        numbers = {"age": range(20, 99), "population": range(10, 100)}
+        self.moves = self.narrow(list(values.get(relation) or map(str, numbers.get(relation, [0]))))
+        self.begun = False
+
+    async def act(self, messages, tool_specs):
+        found = re.findall(r"^\d+ (.+)$", messages[-1]["content"], re.MULTILINE)
+        try:
+            query = self.moves.send(found if self.begun else None)
+        except StopIteration as end:
+            return end.value
+        self.begun = True
+        return says("", call("search", query=query[:200]))
+
+
+class Halves(SearchPolicy):
+    """Names the page and half of the answers left; a page that goes first is taken to say one of these."""
+
+    named = slice(None)
+
+    def narrow(self, left):
+        for _ in range(6):
+            if len(left) > 1:
+                half = left[: len(left) // 2]
+                found = yield " ".join([*self.subject.split()[self.named], *half])
+                left = half if found[:1] == [self.subject] else left[len(half) :]
+        return left[0]
+
+
+class HalvesByFirstName(Halves):
+    named = slice(1)
+
+
+class OneByOne(SearchPolicy):
+    """Searches for one answer after the other until the page is among the hits."""
+
+    def narrow(self, left):
+        for value in left[:6]:
+            if self.subject in (yield value):
+                return value
+        return left[-1]
+
+
+class RanksByTextAlone(DocSearchEnv):
+    """Guard removed: pages that a query names go first, whatever else it says."""
+
+    async def setup(self):
+        await super().setup()
+        self._index = copy.copy(self._index)
+        self._index._titles = [set()] * len(self._pages)
+
+
+@pytest.mark.parametrize(
+    ("policy", "env", "at_least", "at_most"),
+    [
+        (Halves, DocSearchEnv, 0, 0.05),
+        (Halves, RanksByTextAlone, 0.2, 1),
+        (HalvesByFirstName, DocSearchEnv, 0, 0.05),
+        (HalvesByFirstName, RanksByTextAlone, 0.3, 1),
+        (OneByOne, DocSearchEnv, 0.2, 0.24),
+    ],
+)
+def test_what_hits_alone_tell(policy, env, at_least, at_most):
+    episodes = play_all(env, policy, generate_tasks("test", count=400, seed=1))
+    assert not any(episode.metrics["pages_opened"] for episode in episodes)
+    assert at_least <= sum(episode.reward for episode in episodes) / 400 <= at_most
 
 
 def test_the_page_lists_every_attempt():

@@ -26,8 +26,8 @@ class DocSearchEnv(ToolEnv):
     | 3 | Find the age of the teacher of the mayor of the baker born in Mere. | 3, the first only described |
 
     ## Tools
-    - `search(query, skip=0)`: number and title of 5 pages, one a line, the best first by BM25; with more hits, a last
-      line such as `5 of 14, skip 5 for more`. A query has at most 200 characters. At most 6 searches an episode, those
+    - `search(query, skip=0)`: number and title of 5 pages, one a line: first those whose titles share words with the
+      query, then the best by BM25; with more hits, a last line such as `5 of 14, skip 5 for more`. A query has at most 200 characters. At most 6 searches an episode, those
       for more of the same hits and those answered with an error included; one more ends the episode with 0.
     - `open_page(number)`: the text of a page, less than 200 characters. At most 12 pages an episode.
 
