@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmgym.episode import Episode, EpisodeLimits
-from llmgym.errors import ConfigError, LLMGymError, TaskError
+from llmgym.episode import Episode, EpisodeLimits, StopReason
+from llmgym.errors import ConfigError, TaskError
 from llmgym.messages import Message, ToolSpec
-from llmgym.policy import Policy
+from llmgym.policy import Policy, PolicyTurn
 from llmgym.records import EpisodeWriter
 from llmgym.registry import find
 from llmgym.rollout import run_episode
@@ -36,8 +36,11 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class PlayerLeftError(LLMGymError):
-    """The person at the terminal ended the episode."""
+_LEFT = "the player left"
+
+
+class _PlayerLeft(Exception):
+    """The person at the terminal ended the episode; says how."""
 
 
 class PersonPolicy(Policy):
@@ -57,14 +60,16 @@ class PersonPolicy(Policy):
         self._shown = []
         self._tell(_HELP)
 
-    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
+    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message | PolicyTurn:
         """Show what is new and return what the person answers.
 
-        Raises:
-            PlayerLeftError: ``/quit``, or the input has ended.
+        ``/quit`` and the end of the input stop the episode with ``StopReason.ERROR``: it is no evidence about anybody.
         """
         self._show_new(messages)
-        answer = self._answer(tool_specs)
+        try:
+            answer = self._answer(tool_specs)
+        except _PlayerLeft as left:
+            return PolicyTurn(stop=StopReason.ERROR, detail=str(left))
         self._shown = [*messages, answer]
         return answer
 
@@ -72,7 +77,7 @@ class PersonPolicy(Policy):
         while True:
             line = self._line("> ")
             if line == "/quit":
-                raise PlayerLeftError("the player left")
+                raise _PlayerLeft(_LEFT)
             if not line.startswith("/") or line.startswith("//"):
                 return {"role": "assistant", "content": line[1:] if line.startswith("//") else line}
             spec = self._find(line[1:].strip(), tool_specs)
@@ -134,7 +139,7 @@ class PersonPolicy(Policy):
         try:
             return self._ask(_printable(prompt))
         except EOFError:
-            raise PlayerLeftError("the player left: the input has ended") from None
+            raise _PlayerLeft(f"{_LEFT}: the input has ended") from None
 
     def _tell(self, text: str) -> None:
         self._tell_raw(_printable(text))
@@ -284,10 +289,13 @@ def _task(tasks: list[Task], wanted: str) -> Task:
 
 
 def _outcome(episode: Episode) -> list[str]:
-    # What the environment said after the last turn was not shown by the policy, which had no further turn.
-    last = [f"[{m.get('name') or m['role']}] {m.get('content', '')}" for m in (episode.turns[-1].observation if episode.turns else [])]  # fmt: skip
     detail = f" ({episode.stop_detail})" if episode.stop_detail else ""
-    lines = [*last, "", f"reward {episode.reward:g}, stopped: {episode.stop_reason}{detail}"]
+    last, stopped = episode.turns[-1].observation if episode.turns else [], f"{episode.stop_reason}{detail}"
+    if episode.stop_detail and episode.stop_detail.startswith(_LEFT):
+        # Anybody else had no further turn, in which the policy would have shown what the last one was answered.
+        last, stopped = [], episode.stop_detail
+    lines = [f"[{m.get('name') or m['role']}] {m.get('content', '')}" for m in last]
+    lines += ["", f"reward {episode.reward:g}, stopped: {stopped}"]
     if episode.task.target is not None:
         lines.append(f"target: {json.dumps(episode.task.target)}")
     lines += [f"  {name}: {value}" for name, value in episode.metrics.items()]

@@ -56,7 +56,7 @@ class EnvEntry:
         if callable(source):
             if split not in SPLITS:
                 raise TaskError(
-                    f"unknown split {split!r}; allowed are {', '.join(SPLITS)}.{did_you_mean(split, SPLITS)}"
+                    f"unknown split {split!r:.80}; allowed are {', '.join(SPLITS)}.{did_you_mean(str(split), SPLITS)}"
                 )
             try:
                 inspect.signature(source).bind(split, **options)
@@ -71,9 +71,9 @@ class EnvEntry:
             if options:
                 raise TaskError(f"the tasks of {self.id} take no options, got {', '.join(options)}")
             by_split: Mapping[str, Sequence[Task]] = source if isinstance(source, Mapping) else {"train": source}
-            if split not in by_split:
+            if split not in tuple(by_split):
                 raise TaskError(
-                    f"{self.id} has no split {split!r}; it has {', '.join(by_split)}.{did_you_mean(split, by_split)}"
+                    f"{self.id} has no split {split!r:.80}; it has {', '.join(by_split)}.{did_you_mean(str(split), by_split)}"
                 )
             found = by_split[split]
         tasks = list(found)

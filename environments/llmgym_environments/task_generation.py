@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,29 +16,39 @@ T = TypeVar("T")
 
 DEFAULT_COUNTS: Mapping[str, int] = {"train": 2000, "val": 200, "test": 200}
 
+MAX_COUNT = 1_000_000
+"""A larger count is refused at once: it would run for minutes before it fills the memory or the tasks run out."""
+
 MAX_REPEATS = 10
 """A stream that repeats itself so many times as often as it has had different tasks has no others: that one of them,
 all equally likely, is missed so long has a chance of exp(-10)."""
 
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
 
 def split_count(split: str, count: int | str | None) -> int:
     """How many tasks to make: ``count``, or the default of ``split``. Raises :class:`TaskError` for a bad one."""
-    if split not in DEFAULT_COUNTS:
-        raise TaskError(
-            f"unknown split {split!r}; allowed are {', '.join(DEFAULT_COUNTS)}.{did_you_mean(split, DEFAULT_COUNTS)}"
-        )
-    return DEFAULT_COUNTS[split] if count is None else whole_number("count", count, minimum=1)
+    if split not in tuple(DEFAULT_COUNTS):
+        near = did_you_mean(str(split), DEFAULT_COUNTS)
+        raise TaskError(f"unknown split {split!r:.80}; allowed are {', '.join(DEFAULT_COUNTS)}.{near}")
+    if count is None:
+        return DEFAULT_COUNTS[split]
+    wanted = whole_number("count", count)
+    if not 1 <= wanted <= MAX_COUNT:
+        raise TaskError(f"count must be from 1 to {MAX_COUNT:,}, got {count!r:.80}")
+    return wanted
 
 
-def whole_number(name: str, value: int | str, *, minimum: int | None = None) -> int:
-    """Read an option, also as command-line text. Raises :class:`TaskError` when it is no whole number or too small."""
+def whole_number(name: str, value: int | str) -> int:
+    """Read an option: an int, or digits as they come from a command line. Raises :class:`TaskError` for all else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
     try:
-        number = int(value)
-    except (TypeError, ValueError):
-        raise TaskError(f"{name} must be a whole number, got {value!r}") from None
-    if minimum is not None and number < minimum:
-        raise TaskError(f"{name} must be at least {minimum}, got {value!r}")
-    return number
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            return int(value)
+    except ValueError:  # more digits than Python reads
+        pass
+    raise TaskError(f"{name} must be a whole number, such as 7 or '7', got {value!r:.80}")
 
 
 def chosen_levels(level: int | str, levels: Sequence[int]) -> Sequence[int]:

@@ -203,6 +203,7 @@ def test_noise_gives_a_value_or_a_tool_error():
         ("-5", -5),
         ("0.333333333333", Fraction("0.333333333333")),
         ("1e-07", Fraction(1, 10**7)),
+        ("0" * 499 + "7", 7),
     ],
 )
 def test_one_number_is_read(text, number):
@@ -213,7 +214,7 @@ def test_one_number_is_read(text, number):
     "text",
     [
         *("", "The answer is 42.", "42 43", "4, 2", "1,000", "42 apples", "$42", "--42", "6*7", "84/2", "4_2", "nan"),
-        *("inf", "True", "٤٢", "42\x00", "1e999999999999", "9" * 1000),
+        *("inf", "True", "٤٢", "42\x00", "1e999999999999", "9" * 1000, "9" * 5000, "0" * 500 + "7"),
     ],
 )
 def test_anything_else_is_no_number(text):

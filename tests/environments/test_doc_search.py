@@ -207,6 +207,14 @@ def test_six_searches_are_allowed_and_a_seventh_ends_the_episode_with_0_whatever
     assert results(over)[6:] == ["no searches left", "tool_error: not run, an earlier call ended the episode"]
 
 
+def test_calls_that_do_not_fit_the_schema_are_no_searches():
+    misfits = [call("search", query=5), call("search"), call("search", query="Gail", skip="x")]
+    searches = [call("search", query="Gail", skip=-1), *[call("search", query="Gail")] * 5]
+    episode = play(says("", *misfits * 3, *searches), "Max Reed")
+    assert episode.reward == 1.0
+    assert [text.startswith("tool_error: ") for text in results(episode)] == [True] * 10 + [False] * 5
+
+
 # Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
 
 

@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 import itertools
 import json
+import math
 import random
 
 import pytest
-from suite import attempts_on_page, check_guard, play_all, play_beside, plays
+from suite import attempts_on_page, check_guard, page_of, play_all, play_beside, plays
 
 import llmgym
 from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason, Task
@@ -118,6 +119,15 @@ def test_tool_calls_are_refused_and_use_up_a_guess():
     assert episode.tool_specs == []
 
 
+def test_a_guess_beside_a_tool_call_is_no_guess():
+    episode = play([{**calls("red blue"), "content": "teal pink"}, "red teal", "teal pink"])
+    assert [(m["role"], m["content"]) for m in episode.messages[3:5]] == [
+        ("tool", "tool_error: there are no tools"),
+        ("user", "no guess: write 2 of the colours and nothing else, 5 left"),
+    ]
+    assert (episode.metrics["turns"], episode.metrics["malformed"]) == (3, 1)
+
+
 @pytest.mark.parametrize(
     "task",
     [
@@ -197,6 +207,35 @@ def test_what_a_random_policy_earns(level, at_most):
         return [(await llmgym.run_episode(MastermindEnv(), task, Guesser())).reward for task in tasks]
 
     assert sum(asyncio.run(run())) / 1000 <= at_most
+
+
+class Enumerator(Policy):
+    """Names the codes in the order of the colours, the last place changing first, whatever it is answered."""
+
+    async def start(self, task):
+        colours, places = task.metadata["colours"], task.metadata["places"]
+        repeats = task.metadata["repeats"]
+        self.codes = itertools.product(colours, repeat=places) if repeats else itertools.permutations(colours, places)
+
+    async def act(self, messages, tool_specs):
+        return " ".join(next(self.codes))
+
+
+@pytest.mark.parametrize(
+    ("level", "codes", "guesses", "par", "paid"),
+    [(1, 12, 6, 3, 3 + 0.75 + 0.5 + 0.25), (2, 60, 8, 4, 4 + 0.8 + 0.6 + 0.4 + 0.2), (3, 1296, 10, 6, 8)],
+)
+def test_what_codes_in_a_fixed_order_earn(level, codes, guesses, par, paid):
+    tasks = generate_tasks("train", level=level, count=1000)
+    episodes = play_all(MastermindEnv, Enumerator, tasks, width=1)
+    for seen, share in (
+        (sum(episode.reward for episode in episodes), paid / codes),
+        (sum(episode.metrics["broken"] for episode in episodes), guesses / codes),
+        (sum(episode.reward == 1.0 for episode in episodes), par / codes),
+    ):
+        assert seen / 1000 == pytest.approx(share, abs=3 * math.sqrt(share / 1000))  # at most 3 standard errors
+    row = page_of("Mastermind-v0").split(f"\n| {level} | {codes} |")[1].split("\n")[0]
+    assert row.split(" | ")[4] == f"{paid / codes:.2f}"
 
 
 def test_doing_nothing_earns_nothing():
@@ -298,7 +337,7 @@ CHEATS = {
     "write every code in one message": (plays("\n".join(ALL_CODES)), ReadsEachLine),
     "write every code into tool calls of one message": (plays(calls(*ALL_CODES)), ReadsEachCall),
     "write an answer or a success message of one's own": (plays(FORGED), ReadsTheTranscript),
-    "guess on for ever": (plays(*ALL_CODES), WithoutLimit),
+    "name every code in turn": (plays(*ALL_CODES), WithoutLimit),
     "ask about one place with fillers in the others": (probes, TakesFillers),
     "send an empty or shorter guess": (plays(""), ComparesPrefixes),
     "edit the task while it is played": (edits_the_task, ReadsTheTaskAtEachGuess),
@@ -315,7 +354,7 @@ def test_the_page_lists_every_attempt():
     assert attempts_on_page("Mastermind-v0") == [*CHEATS]
 
 
-def test_brute_force_needs_more_guesses_than_there_are():
+def test_the_code_named_last_comes_after_the_last_guess():
     assert ALL_CODES.index(TASK.target) >= RULES["guesses"]
     assert all(
         rules.guesses <= len(codes_left(rules.places, rules.colours, rules.repeats, ())) / 2

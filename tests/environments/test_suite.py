@@ -1,6 +1,8 @@
 """What holds for every environment that ships."""
 
+import functools
 import importlib
+import math
 import re
 
 import pytest
@@ -43,6 +45,26 @@ def test_options_of_the_tasks(env_id):
     for unknown in (4, 9):
         with pytest.raises(TaskError, match=f"unknown level {unknown}; allowed are 1, 2, 3 and 'all'"):
             generate_tasks(level=unknown)
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_options_that_are_refused_at_once(env_id):
+    module, _, name = find(env_id).tasks.partition(":")
+    generate_tasks = getattr(importlib.import_module(module), name)
+    for value in (2.7, 2.0, math.inf, math.nan, True, False, "2.0", " 2", "1_0", "٢", "", "9" * 5000, [2], b"2"):
+        for option in ("count", "seed"):
+            with pytest.raises(TaskError) as caught:
+                generate_tasks(**{option: value})
+            assert str(caught.value) == f"{option} must be a whole number, such as 7 or '7', got {value!r:.80}"
+    for value in (0, -1, "-1", 1_000_001, "1000001", 10**9):
+        with pytest.raises(TaskError, match=f"^count must be from 1 to 1,000,000, got {value!r}$"):
+            generate_tasks(count=value)
+    for value in (None, ["val"], "Val", "all", 0):
+        for ask in (generate_tasks, functools.partial(llmgym.tasks, env_id)):
+            with pytest.raises(TaskError) as caught:
+                ask(value)
+            assert str(caught.value).startswith(f"unknown split {value!r}; allowed are train, val, test.")
+    assert generate_tasks(count=1, seed="-3") == generate_tasks(count="+1", seed=-3)
 
 
 @pytest.mark.parametrize("env_id", SHIPPED)

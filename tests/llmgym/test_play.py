@@ -116,12 +116,27 @@ def test_an_answer_may_begin_with_a_slash_and_be_empty():
     assert play([""])[0].turns[0].message["content"] == ""
 
 
-@pytest.mark.parametrize("lines", [["/quit"], [], ["/order", "tea"]])
-def test_leaving_ends_the_episode_as_one_that_says_nothing(lines):
+@pytest.mark.parametrize(
+    ("lines", "detail"),
+    [
+        (["/quit"], "the player left"),
+        ([], "the player left: the input has ended"),
+        (["/order", "tea"], "the player left: the input has ended"),
+    ],
+)
+def test_leaving_ends_the_episode_as_one_that_says_nothing(lines, detail):
     episode, _ = play(lines)
-    assert episode.stop_reason is StopReason.ERROR
-    assert "the player left" in episode.stop_detail
+    assert (episode.stop_reason, episode.stop_detail) == (StopReason.ERROR, detail)
     assert episode.turns == []
+
+
+def test_the_command_says_plainly_that_the_player_left_and_nothing_twice(monkeypatch, tmp_path, capsys):
+    lines = iter(["teal", "/quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    assert cli.main(["play", "Mastermind-v0", "--out", str(tmp_path / "left.jsonl")]) == 0
+    text = capsys.readouterr().out
+    assert text.count("[user] no guess") == 1
+    assert "\nreward 0, stopped: the player left\n" in text
 
 
 def test_control_characters_of_an_environment_do_not_reach_the_terminal():

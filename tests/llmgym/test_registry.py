@@ -110,6 +110,9 @@ def test_tasks_from_a_mapping(entries):
     assert llmgym.tasks("Local-v0", split="val") == [Task("b")]
     with pytest.raises(TaskError, match=r"has no split 'vall'; it has train, val\. Did you mean 'val'\?"):
         llmgym.tasks("Local-v0", "vall")
+    for split in (None, ["val"]):
+        with pytest.raises(TaskError, match=r"Local-v0 has no split .*; it has train, val"):
+            llmgym.tasks("Local-v0", split)
 
 
 def test_tasks_from_a_function(entries):

@@ -27,8 +27,10 @@ class DocSearchEnv(ToolEnv):
 
     ## Tools
     - `search(query, skip=0)`: number and title of 5 pages, one a line: first those whose titles share words with the
-      query, then the best by BM25; with more hits, a last line such as `5 of 14, skip 5 for more`. A query has at most 200 characters. At most 6 searches an episode, those
-      for more of the same hits and those answered with an error included; one more ends the episode with 0.
+      query, then the best by BM25; with more hits, a last line such as `5 of 14, skip 5 for more`. A query has at most
+      200 characters. At most 6 searches an episode, those for more of the same hits and those for too long a query or a
+      negative `skip` included; one more ends the episode with 0. A call that lacks `query`, or whose arguments are of a
+      wrong type, is answered with an error and is no search.
     - `open_page(number)`: the text of a page, less than 200 characters. At most 12 pages an episode.
 
     Several calls in one message are allowed; results come in their order.

@@ -44,7 +44,7 @@ class MastermindEnv(Env):
     ## Rewards
     Breaking the code within par earns 1.0. Each guess over par costs the same part of it, and the last guess allowed
     still earns that part: at level 1 the reward is 1.0 for 1 to 3 guesses, then 0.75, 0.5 and 0.25. A code that is not
-    broken earns 0.0. Par is what the scripted expert needs in the worst case, so luck alone is not paid.
+    broken earns 0.0. Par is what the scripted expert needs in the worst case: a lucky guess earns no more.
 
     ## Episode End
     1. Termination: a guess is the code.
