@@ -154,6 +154,9 @@ def test_what_a_query_may_not_do(text, tmp_path, monkeypatch):
 
 def test_a_refusal_says_what_is_allowed():
     assert query("DELETE FROM sales") == "error: not authorized; allowed is only SELECT from shops, sales"
+    assert query("SELECT * FROM json_each('[1]')") == (
+        "error: not authorized: json_each; allowed is only SELECT from shops, sales"
+    )
     assert query("SELECT random()").endswith(f"; the functions are {', '.join(sorted(FUNCTIONS))}")
     assert query("WITH a AS (SELECT 1) SELECT * FROM a") == "error: WITH is not available; write a subquery in FROM"
     for explained in ("EXPLAIN SELECT 1", "explain query plan SELECT 1", "/* a */ Explain SELECT 1"):

@@ -138,6 +138,8 @@ class Database:
             return "the query takes too long; join on keys, or read fewer rows"
         if "function:" in error:
             return f"{error}; the functions are {', '.join(sorted(FUNCTIONS))}"
+        if "vtable" in error:  # a table that SQLite builds in, such as json_each: the authorizer forbids to make it
+            error = f"not authorized: {error.rpartition(': ')[2]}"
         if "authoriz" in error or "prohibited" in error:
             return f"{error}; allowed is only SELECT from {', '.join(self.columns)}"
         return error
