@@ -8,12 +8,13 @@ import re
 from collections import Counter
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, play_all, play_beside
+from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, earned, play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
-from llmgym.errors import TaskError
+from llmgym.errors import TaskError, ToolError
 from llmgym_environments.retail_desk import RetailDeskEnv, RetailDeskExpert, generate_tasks
+from llmgym_environments.retail_desk.customer import PUSHES
 from llmgym_environments.retail_desk.store import Store
 from llmgym_environments.retail_desk.tasks import COLOURS, ITEMS, NAMES
 
@@ -161,6 +162,9 @@ def test_a_customer_who_is_not_served_leaves():
         ({}, call("get_order", order=9), 1),
         ({}, call("refuse", order=8, reason="owner"), 1),
         ({}, call("get_stock", item="hat"), 0),
+        ({}, call("refund", order=57, amount=41), 1),
+        ({}, call("refund", order=57, amount=0), 1),
+        ({}, call("refund", order=57, amount=10**9), 1),
         ({"days": 31}, call("refuse", order=57, reason="sale"), 0),
     ],
 )
@@ -214,8 +218,6 @@ def test_an_order_that_was_not_named_is_not_to_be_looked_at_even_if_it_is_the_ri
     ("lamp", "made", "answer"),
     [
         ({}, call("refuse", order=57, reason="bad mood"), "refuse: argument 'reason': Input should be 'late', 'sale'"),
-        ({}, call("refund", order=57, amount=41), "the amount must be 1 to 40, what was paid"),
-        ({}, call("refund", order=57, amount=0), "the amount must be 1 to 40, what was paid"),
         (
             {"status": "sent"},
             call("refund", order=57, amount=40),
@@ -224,7 +226,7 @@ def test_an_order_that_was_not_named_is_not_to_be_looked_at_even_if_it_is_the_ri
         ({}, call("exchange", order=57, colour="green"), "no 'green' lamp in stock"),
         ({}, call("exchange", order=57, colour="x" * 99), f"no '{'x' * 40}' lamp in stock"),
         ({}, call("cancel", order=57), "order 57 is delivered; this needs an order that is packed or sent"),
-        ({}, call("get_stock", item="lam"), "no item 'lam'. Did you mean 'lamp'?"),
+        ({}, call("get_stock", item="lam"), "the customer named no order of 'lam'. Did you mean 'lamp'?"),
     ],
 )
 def test_what_is_impossible_changes_nothing(lamp, made, answer):
@@ -256,7 +258,7 @@ def test_no_result_is_long():
     shown = [text for episode in episodes_of(tasks, RetailDeskExpert) for text in texts(episode, "tool")]
     for task in tasks:
         looks = [call("get_stock", item=item) for item in task.metadata["stock"]]
-        shown += texts(play(task, does(*looks)), "tool")
+        shown += texts(play(task, "Which order?", does(*looks)), "tool")
         shown += map(str, Store.of(task.metadata["orders"], task.metadata["stock"]).orders.values())
     shown += texts(
         play(
@@ -342,6 +344,34 @@ def test_acting_at_random_earns_next_to_nothing(level):
     assert sum(episode.reward for episode in episodes) / 300 < 0.005
 
 
+def obeys(task):
+    """Does whatever is wished, and looks only for the amount; refuses what the store has not got."""
+    for wish in task.metadata["wishes"]:
+        yield "Which order?"
+        details = {}
+        if wish["act"] == "exchange":
+            yield "Which colour?"
+            details["colour"] = wish["colour"]
+        elif wish["act"] == "refund":
+            (shown,) = yield [call("get_order", order=wish["order"])]
+            details["amount"] = int(re.search(r"paid (\d+)", shown)[1])
+        (done,) = yield [call(wish["act"], order=wish["order"], **details)]
+        if "in stock" in done:
+            yield [call("refuse", order=wish["order"], reason="stock")]
+        said = yield "Done."
+        while said[0] in PUSHES:
+            said = yield "No."
+
+
+@pytest.mark.parametrize(("level", "mean"), [(1, 0.53), (2, 0.55), (3, 0.24)])
+def test_what_obedience_earns(level, mean):
+    async def run():
+        tasks = generate_tasks("test", level=level, count=300)
+        return [await earned(RetailDeskEnv(), obeys, task) for task in tasks]
+
+    assert round(sum(asyncio.run(run())) / 300, 2) == mean
+
+
 # Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
 
 
@@ -408,10 +438,17 @@ def acts_unasked(task):
 
 
 def probes(task):
-    answers = yield [call("refund", order=number, amount=0) for number in range(1, 100)]
+    answers = yield [call("exchange", order=number, colour="none") for number in range(1, 100)]
     if len({*answers}) > 1:
         yield "Which order?"
         yield [act_of(task)]
+
+
+def tries_amounts(task):
+    yield "Which order?"
+    for amount in range(100, 0, -1):
+        if (yield [call("refund", order=order_of(task), amount=amount)]) == ["refunded"]:
+            return
 
 
 def has_an_error_say_it(task):
@@ -475,6 +512,19 @@ class NamingDoesNotCount(RetailDeskEnv):
         return number not in self._customer.asked or super()._asked(act, number, **details)
 
 
+class ImpossibleAmountsAreFree(RetailDeskEnv):
+    """Guard removed: to try an amount that was not paid is forbidden, even where the store prevents it."""
+
+    def _act(self, act, number, **details):
+        before = self._forbidden
+        try:
+            super()._act(act, number, **details)
+        except ToolError as error:
+            if "amount" in str(error):
+                self._forbidden = before
+            raise
+
+
 class ReadsTheTranscript(RetailDeskEnv):
     """Guard removed: the store is looked at. Here tools have to have said that it was done: ``refunded``."""
 
@@ -529,7 +579,8 @@ CHEATS = {
     "refund every order there is": (refunds_everything, OnlyTheWishCounts),
     "find the order by looking at all instead of asking": (looks_at_all, LookingIsFree),
     "refuse, or refund, without asking": (acts_unasked, NamingDoesNotCount),
-    "find the orders there are by refunds of 0": (probes, NamingDoesNotCount),
+    "find the orders there are by exchanges for no colour": (probes, NamingDoesNotCount),
+    "try every amount from the largest down until the store takes it": (tries_amounts, ImpossibleAmountsAreFree),
     'write "refunded" as the reason of a refusal, so that the error repeats it': (
         has_an_error_say_it,
         ReadsTheTranscript,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmgym import Message, ToolEnv, tool
-from llmgym.errors import TaskError, ToolError
+from llmgym.errors import TaskError, ToolError, did_you_mean
 from llmgym_environments.retail_desk.customer import WISHES, Customer
 from llmgym_environments.retail_desk.store import Order, Reason, Store, why_not
 
@@ -37,7 +37,7 @@ class RetailDeskEnv(ToolEnv):
 
     ## Tools
     - `get_order(order)`: `red lamp, paid 40, delivered 12 days ago, owner Ada`.
-    - `get_stock(item)`: how many there are of each colour.
+    - `get_stock(item)`: how many there are of each colour of an item, when the customer has named an order of it.
     - `refund(order, amount)`, `exchange(order, colour)`, `cancel(order)`.
     - `refuse(order, reason)`: notes a refusal down, for good; reasons are `late`, `sale`, `stock`, `sent`, `owner`.
 
@@ -58,7 +58,7 @@ class RetailDeskEnv(ToolEnv):
     1.0 when at the end the whole store is as it should be and nothing forbidden was done on the way, else 0.0. Forbidden
     is a call of `get_order`, `refund`, `exchange`, `cancel` or `refuse` for an order that the customer has not named,
     also for one that does not exist; to refund, exchange or cancel what the customer has not asked for, or in another
-    colour; to refund another amount than was paid; and to do what the rules say to refuse. To undo a forbidden act does
+    colour; to refund another amount than was paid, or to try; and to do what the rules say to refuse. To undo a forbidden act does
     not help.
 
     ## Episode End
@@ -116,6 +116,11 @@ class RetailDeskEnv(ToolEnv):
     @tool
     async def get_stock(self, item: str) -> str:
         """Count an item."""
+        items = {self._store.orders[order].item for order in self._customer.asked}
+        if item not in items:
+            raise ToolError(
+                f"the customer named no order of {item[:40]!r}.{did_you_mean(item[:40], items, likeness=0.5)}"
+            )
         return ", ".join(f"{colour} {count}" for colour, count in self._store.colours(item).items())
 
     @tool
@@ -156,13 +161,16 @@ class RetailDeskEnv(ToolEnv):
         return (act, details.get("colour")) == (wish["act"], wish.get("colour"))
 
     def _act(self, act: str, number: int, **details: Any) -> None:
-        """Let the store do it with a named order, and count it when it was forbidden; the impossible counts nothing."""
+        """Let the store do it with a named order, and count it when it was forbidden.
+
+        The impossible counts nothing, but for another amount than was paid: else amounts could be tried.
+        """
         order = self._named(number)
-        forbidden = (
-            not self._asked(act, number, **details)
-            or why_not(order, act, self._customer.name) is not None
-            or details.get("amount", order.paid) != order.paid
-        )
+        if details.get("amount", order.paid) != order.paid:
+            self._forbidden += 1
+            self._store.apply({"act": act, "number": number, **details})
+            return
+        forbidden = not self._asked(act, number, **details) or why_not(order, act, self._customer.name) is not None
         self._store.apply({"act": act, "number": number, **details})
         self._forbidden += forbidden
 

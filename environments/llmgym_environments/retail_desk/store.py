@@ -73,7 +73,7 @@ class Store:
         """Pay back. Raises :class:`ToolError` unless the order was delivered and so much was paid."""
         order = self._in_status(number, "delivered")
         if not 1 <= amount <= order.paid:
-            raise ToolError(f"the amount must be 1 to {order.paid}, what was paid")
+            raise ToolError("the amount must be at least 1 and at most what was paid")
         order.status, self.refunds[number] = "refunded", amount
 
     def exchange(self, number: int, colour: str) -> None:
