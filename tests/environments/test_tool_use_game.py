@@ -24,7 +24,8 @@ from llmgym_environments.tool_use_game import (
     ToolUseGameExpert,
     generate_tasks,
 )
-from llmgym_environments.tool_use_game.tasks import WORDS, fill_in, keys_of
+from llmgym_environments.tool_use_game.env import SPARE_LOOKUPS
+from llmgym_environments.tool_use_game.tasks import LEVEL_3_WORDS, fill_in, keys_of
 
 TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
 
@@ -293,9 +294,22 @@ def looks_everything_up(task):
 
 
 def tries_every_word(task):
-    found = yield [call("lookup", key=word) for word in WORDS]
-    facts = {word: number for word, number in zip(WORDS, found, strict=True) if number.isdigit()}
+    found = yield [call("lookup", key=word) for word in LEVEL_3_WORDS]
+    facts = {word: number for word, number in zip(LEVEL_3_WORDS, found, strict=True) if number.isdigit()}
     yield str(evaluate(fill_in(task.metadata["expression"], facts)))
+
+
+def tries_every_word_with_the_letters(task):
+    left, operator, right = re.fullmatch(
+        r"What is the sum of all keys that begin with (\w) (\w+) the sum of all keys that begin with (\w)\?",
+        task.prompt,
+    ).groups()
+    words = [word for word in LEVEL_3_WORDS if word[0] in left + right]
+    found = yield [call("lookup", key=word) for word in words]
+    sums = Counter()
+    for word, number in zip(words, found, strict=True):
+        sums[word[0]] += int(number) if number.isdigit() else 0
+    yield str({"plus": int.__add__, "minus": int.__sub__, "times": int.__mul__}[operator](sums[left], sums[right]))
 
 
 def asks_for_the_target(task):
@@ -321,7 +335,7 @@ class FindingIsEnough(ToolUseGameEnv):
 class LookUpsAreFree(ToolUseGameEnv):
     """Guard removed: look-ups are limited."""
 
-    spare_lookups = len(WORDS)
+    spare_lookups = len(LEVEL_3_WORDS)
 
 
 class KeepsFactsAsAttributes(ToolUseGameEnv):
@@ -351,6 +365,7 @@ CHEATS = {
     ),
     "look every key up that is listed, and answer with none": (looks_everything_up, FindingIsEnough),
     "try every word that can be a key instead of listing the keys": (tries_every_word, LookUpsAreFree),
+    "try every word that begins with one of the two letters": (tries_every_word_with_the_letters, LookUpsAreFree),
     "look the target up, as `_target`": (asks_for_the_target, KeepsFactsAsAttributes),
     "have the calculator look the keys up": (asks_the_calculator, CalculatorKnowsTheFacts),
 }
@@ -359,7 +374,15 @@ CHEATS = {
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheating_earns_nothing(name):
     script, removed = CHEATS[name]
-    check_guard(ToolUseGameEnv, removed, script, ToolUseGameExpert, generate_tasks("test", level="all", count=12))
+    level = 3 if script is tries_every_word_with_the_letters else "all"
+    check_guard(ToolUseGameEnv, removed, script, ToolUseGameExpert, generate_tasks("test", level=level, count=12))
+
+
+def test_two_letters_have_more_words_at_level_3_than_may_be_looked_up():
+    words = Counter(word[0] for word in {*LEVEL_3_WORDS})
+    most = max(len(task.metadata["facts"]) for task in generate_tasks("test", level=3)) + SPARE_LOOKUPS
+    assert 2 * min(words.values()) > most
+    assert all(word.islower() and word.isalpha() and len(word) <= 8 for word in LEVEL_3_WORDS)
 
 
 def test_the_page_lists_every_attempt():
@@ -379,7 +402,7 @@ def test_the_first_thousand_tasks_never_change():
         },
     }
     digest = hashlib.sha256(json.dumps(tasks).encode()).hexdigest()
-    assert digest == "03a64c4368be444fed599620c8755365e7d8b14cdf46ed967115a90c1fb469f7"
+    assert digest == "30df2814c0277d4057f14e62384834591ae9b1a2c074328fe3aadec8973c5012"
 
 
 def test_splits_share_no_table():

@@ -30,6 +30,24 @@ WORDS = (
     *("sage", "salt", "shell", "stone"),
     *("thorn", "tiger", "tulip", "tower"),
 )
+_MORE_WORDS = """
+actor album alley almond alpine angle ankle antler apron arch armor arrow artist aspen aster atlas autumn avocado
+award axle badge bagel balloon bamboo basket beach beetle bell bench berry blanket blossom bottle branch bridge
+broom bucket bundle butter button cabin cactus camel canoe carpet castle cherry circle clover coffee comet copper
+cotton crayon cricket crystal cup curtain cushion cypress dairy dancer dawn desert diamond dinner dish doctor
+dolphin donkey door dragon drawer dream dress drift driver duck dust dynamo falcon farm fence ferry field finch fire
+flag flame flower flute foam folder forest fork fossil fountain frame frost fruit gallery game garlic gate gazelle
+gem giant giraffe glacier glass globe glove goat gold goose grain gravel grove guest guitar ladder lagoon lamp
+lantern laurel lava leaf leather letter lettuce library light lime linen lizard lobster lock lotus lunch lynx magnet
+mango marble market mask melon metal mill mirror moon morning moth mountain mouse muffin museum mushroom music
+mustard myrtle paddle palace palm panda paper parrot peach pebble pencil penguin piano pigeon pillow planet plate
+pocket poem pond poppy pumpkin rabbit radio raft rainbow raisin raven ribbon rice ridge ring road robin rocket roof
+root rope ruby ruler rust rye saddle sail sand scarf school seed shadow shelf ship silk silver snow soap sofa spider
+spoon spring squirrel star sugar table tailor tea temple tent thistle thread thunder ticket timber toast tomato
+torch towel trail train tree trumpet tunnel turtle
+"""
+LEVEL_3_WORDS = (*WORDS, *_MORE_WORDS.split())
+"""24 with each letter: two letters have more of them than may be looked up, so the keys have to be listed."""
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
 _KEY = re.compile(r"[a-z]+")
 
@@ -92,8 +110,8 @@ def _level_2(rng: random.Random) -> tuple[dict[str, int], str, str]:
 
 
 def _level_3(rng: random.Random) -> tuple[dict[str, int], str, str]:
-    letters = draw(rng, sorted({word[0] for word in WORDS}), 4)
-    groups = [draw(rng, [word for word in WORDS if word[0] == letter], 2 + below(rng, 2)) for letter in letters]
+    letters = draw(rng, sorted({word[0] for word in LEVEL_3_WORDS}), 4)
+    groups = [draw(rng, [word for word in LEVEL_3_WORDS if word[0] == letter], 2 + below(rng, 2)) for letter in letters]
     facts = _facts(rng, [word for group in groups for word in group])
     word = draw(rng, list(OPERATORS), 1)[0]
     prompt = (
