@@ -126,7 +126,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def plot_overview(folder: Path) -> None:
-    """Draw held-out success of the tiny model in every environment whose figures lie in ``folder`` or right below."""
+    """Draw and print held-out success of the tiny model in every environment whose figures lie in or right below ``folder``."""
     from matplotlib.figure import Figure
 
     runs: dict[str, list[dict[str, Any]]] = {}
@@ -147,6 +147,11 @@ def plot_overview(folder: Path) -> None:
     figure.supxlabel("optimizer step", fontsize=10)
     figure.supylabel("success on 200 test tasks", fontsize=10)
     figure.savefig(folder / "suite.png", dpi=130)
+    for env_id, seeds in runs.items():
+        ends = [
+            (run["validation"][0][1], run["validation"][-1][1]) for run in sorted(seeds, key=lambda run: run["seed"])
+        ]
+        print(f"| `{env_id}` | {' | '.join(f'{first:.3f} → {last:.3f}' for first, last in ends)} |")
 
 
 def main() -> None:
@@ -160,7 +165,9 @@ def main() -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], help="setting that differs from the preset"
     )
     parser.add_argument("--plot", action="store_true", help="only draw the picture from results.json")
-    parser.add_argument("--overview", action="store_true", help="only draw suite.png from all figures below --out")
+    parser.add_argument(
+        "--overview", action="store_true", help="only draw suite.png from all figures below --out, and print them"
+    )
     parser.add_argument("--one", metavar="SEED,SHUFFLED", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:

@@ -1,14 +1,24 @@
-"""The episode on the page of each environment that ships is what its expert plays."""
+"""The page of each environment that ships: its episode is what its expert plays, and its curves are those measured."""
 
 import asyncio
 import json
 import re
+from pathlib import Path
 
 import pytest
 from suite import SHIPPED, page_of, page_rows
 
 import llmgym
 from llmgym.registry import find
+
+DOCS = Path(__file__).parents[2] / "docs"
+MEASURED = {
+    runs[0]["env"]: [
+        f"{run['validation'][0][1]:.3f} → {run['validation'][-1][1]:.3f}" for run in runs if not run["shuffled"]
+    ]
+    for runs in (json.loads(file.read_text()) for file in (DOCS / "learning").rglob("results.json"))
+    if runs[0]["model"] == "tiny"
+}
 
 
 @pytest.mark.parametrize("env_id", SHIPPED)
@@ -24,3 +34,11 @@ def test_the_episode_on_the_page_is_what_the_expert_plays(env_id):
     table = section.split("| --- | --- |\n")[1].split("\n\n")[0]
     assert table.splitlines() == list(page_rows(episode))
     assert json.loads(re.search(r"^`(\{.*?\})`", section, re.MULTILINE | re.DOTALL)[1]) == episode.metrics
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_success_before_and_after_training_is_what_was_measured(env_id):
+    found = re.compile(r"0\.\d{3} → 0\.\d{3}")
+    row = re.search(rf"^\| `{env_id}` \|.*$", (DOCS / "learning.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    assert found.findall(row) == MEASURED[env_id]
+    assert found.findall(page_of(env_id).split("## Training\n")[1].split("\n## ")[0]) == MEASURED[env_id]
