@@ -443,9 +443,9 @@ def test_options_of_the_tasks():
         ({"split": "tests"}, "unknown split 'tests'; allowed are train, val, test. Did you mean 'test'?"),
         ({"level": 4}, "unknown level 4; allowed are 1, 2, 3 and 'all'"),
         ({"level": "one"}, "unknown level 'one'"),
-        ({"count": 0}, "count must be at least 1, got 0"),
-        ({"count": "many"}, "count must be a whole number, got 'many'"),
-        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"count": 0}, "count must be from 1 to 1,000,000, got 0"),
+        ({"count": "many"}, "count must be a whole number, such as 7 or '7', got 'many'"),
+        ({"seed": "x"}, "seed must be a whole number, such as 7 or '7', got 'x'"),
     ],
 )
 def test_a_bad_option_is_named(options, said):
