@@ -165,6 +165,14 @@ def test_an_error_suggests_files_of_the_folder_that_was_named(path):
 def test_a_text_that_is_refused_does_not_show_what_is_there():
     paths = ("attic", "garden", "attic/plum.txt/x", "garden/plum.txt/x")
     assert len({*results(play([write(path, "a" * 501) for path in paths], "done"))}) == 1
+    full = "a" * (200_001 - sum(map(len, FILES.values())))  # as much as fits if a file's own text made room for it
+    assert len({*results(play([write(path, full) for path in ("attic/plum.txt", "garden/plum.txt")], "done"))}) == 1
+
+
+def test_to_look_whether_a_moved_file_is_gone_does_not_count():
+    moved = [move("attic/plum.txt", "barn"), *[call("read_file", path="attic/plum.txt")] * 9]
+    episode = play(moved, "done")
+    assert (episode.reward, episode.metrics["missing"], episode.metrics["tool_errors"]) == (1.0, 0, 9)
 
 
 @pytest.mark.parametrize("made", [call("list_dir", path="x"), call("read_file", path="x"), move("x", "barn")])

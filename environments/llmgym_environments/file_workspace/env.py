@@ -32,12 +32,12 @@ class FileWorkspaceEnv(ToolEnv):
     - `move(source, target)`: moves a file into a folder that exists, or to a new path. Answers with the path it has now.
     - `grep(text, first=1)`: the lines that hold a text, as `path:number: line`, or `no lines`. No pattern: the text itself.
 
-    At most 4 calls of an episode may list, read or move what is not there; one more ends the episode with 0. Their errors
-    suggest a similar name in the same folder, and no other.
+    At most 4 calls of an episode may list, read or move what is not there (a file that was moved away does not count); one
+    more ends the episode with 0. Their errors suggest a similar name in the same folder, and no other.
 
     Long results are cut after 50 lines or 2,000 characters, with a note that names the `first` of the rest. Nothing can
-    be deleted. At most 200 files, 200 folders, 200,000 characters in all, 500 a line and 100 a path. Several calls in one message are
-    allowed; results come in their order.
+    be deleted. At most 200 files, 200 folders, 200,000 characters in all, 500 a line and 100 a path. Several calls in one
+    message are allowed; results come in their order.
 
     ## Observation
     The opening is a system message and the request as a user message. Each tool call adds one tool message with its id: a
@@ -47,7 +47,8 @@ class FileWorkspaceEnv(ToolEnv):
     One assistant message. With tool calls it runs them; without, it says that the work is done, in whatever words.
 
     ## Rewards
-    1.0 when the final tree is right, else 0.0, also after a fifth call for what is not there; nothing in between. Right means, by the task's `target`:
+    1.0 when the final tree is right, else 0.0, also after a fifth call for what is not there; nothing in between. Right
+    means, by the task's `target`:
 
     1. each path with a text there is a file with this text (blanks at its end aside);
     2. each path with null there is gone;
@@ -74,7 +75,7 @@ class FileWorkspaceEnv(ToolEnv):
     - `turns`: assistant messages.
     - `tool_calls`, and `calls_<tool>` for each tool that was called.
     - `tool_errors`: calls answered with an error.
-    - `missing`: calls for what is not there.
+    - `missing`: calls for what is not there, and was not moved away before.
     - `changes`: paths in the target; `changes_made`: those that are right at the end.
     - `files_spoiled`: other files that were changed, moved away or made, and folders that nobody asked for.
 

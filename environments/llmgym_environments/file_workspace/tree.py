@@ -41,6 +41,7 @@ class Tree:
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files: dict[str, str] = {}
         self._folders: set[str] = {""}
+        self._left: set[str] = set()
         for path, text in files.items():
             self.write(path, text)
 
@@ -73,12 +74,13 @@ class Tree:
     def write(self, path: str, text: str) -> None:
         """Make a file, or replace its text."""
         path = _clean(path)
-        sizes = {**{other: len(kept) for other, kept in self._files.items()}, path: len(text)}
-        if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_CHARACTERS:
+        # What is replaced counts, too, and the path is looked at last: a text that is refused does not show what is there.
+        characters = sum(map(len, self._files.values())) + len(text)
+        if len({*self._files, path}) > MAX_FILES or characters > MAX_CHARACTERS:
             raise ToolError(f"the workspace is full: at most {MAX_FILES} files and {MAX_CHARACTERS} characters in all")
         if any(len(line) > MAX_LINE for line in text.split("\n")):
             raise ToolError(f"a line has more than {MAX_LINE} characters; break it")
-        self._put(self._free(path), text)  # looked at last: a text that is refused does not show what is there
+        self._put(self._free(path), text)
 
     def move(self, source: str, target: str) -> str:
         """Move a file into a folder that exists, or to a path that is free; return where it is now."""
@@ -90,6 +92,7 @@ class Tree:
         if target in self._files:
             raise ToolError(f"{target} exists already")
         self._put(target, self._files.pop(source))
+        self._left.add(source)
         return target
 
     def find(self, text: str) -> list[str]:
@@ -112,7 +115,8 @@ class Tree:
         if path in self._folders:
             raise ToolError(f"{path or '/'} is a folder; name a file")
         if path not in self._files:
-            raise MissingError(f"{path} does not exist; name a file.{_suggestion(path, self._files)}")
+            kind = ToolError if path in self._left else MissingError  # who moved it away may look whether it is gone
+            raise kind(f"{path} does not exist; name a file.{_suggestion(path, self._files)}")
         return path
 
     def _free(self, path: str) -> str:
