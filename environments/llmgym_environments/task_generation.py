@@ -58,7 +58,7 @@ def chosen_levels(level: int | str, levels: Sequence[int]) -> Sequence[int]:
     for known in levels:
         if str(level) == str(known):
             return (known,)
-    raise TaskError(f"unknown level {level!r}; allowed are {', '.join(map(str, levels))} and 'all'")
+    raise TaskError(f"unknown level {level!r:.80}; allowed are {', '.join(map(str, levels))} and 'all'")
 
 
 def split_of(content: str) -> str:

@@ -1,10 +1,16 @@
 """PythonLab-v0 as a policy meets it: the sandbox, the hidden tests, what is rewarded, and what cheating earns."""
 
 import asyncio
+import concurrent.futures
+import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
+import threading
+import time
+import types
 
 import psutil
 import pydantic_monty
@@ -578,6 +584,52 @@ def test_a_program_that_is_not_quick_begins_anew_and_is_seen_once(monkeypatch):
     loop = "for i in range(20_000): pass"
     assert sandbox.run(f"print('begun')\n{loop}\nprint('done')") == ("begun\ndone\n", None)
     assert called(f"n = 0\ndef f(x):\n  global n\n  n += 1\n  {loop}\n  return n", [0, 0, 0]) == [1, 2, 3]
+
+
+def test_a_program_that_waits_when_its_episode_ends_is_not_begun(monkeypatch):
+    begun, waiting = [], threading.Event()
+
+    class Pool:
+        """A worker that comes free when the episode is over."""
+
+        def checkout(self, **_):
+            assert waiting.wait(30)
+            return contextlib.nullcontext(types.SimpleNamespace(feed_run=lambda code, **_: begun.append(code)))
+
+    async def run():
+        envs = {name: PythonLabEnv() for name in ("run_python", "submit")}
+        for env in envs.values():
+            await env.reset(TASK)
+        steps = [asyncio.ensure_future(env.step(calls((name, "while True: pass")))) for name, env in envs.items()]
+        await asyncio.sleep(0.1)
+        for env in envs.values():
+            await env.close()
+        waiting.set()
+        await asyncio.gather(*steps)
+        await env.reset(TASK)
+        await env.step(calls(("run_python", "print(1)")))
+
+    monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: Pool())
+    asyncio.run(run())
+    assert begun == ["print(1)"]
+
+
+def test_of_threads_that_come_first_at_once_all_get_the_one_pool(monkeypatch):
+    made = []
+
+    class SlowToMake(contextlib.nullcontext):
+        def __init__(self, **_):
+            super().__init__()
+            time.sleep(0.1)
+            made.append(self)
+
+        def checkout(self, **_):
+            return self
+
+    monkeypatch.setattr(sandbox, "Monty", SlowToMake)
+    monkeypatch.setattr(sandbox, "_pool", functools.cache(sandbox._pool.__wrapped__))
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert len({*threads.map(sandbox.session, [0.123] * 8)}) == len(made) == 1
 
 
 def test_large_results_do_not_pile_up():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from llmgym import Message, StepResult, ToolEnv, ToolResult, tool
@@ -81,6 +83,7 @@ class PythonLabEnv(ToolEnv):
     """
 
     system_prompt = "Write the Python function. Try it with run_python, then submit it."
+    _over = threading.Event()  # of the episode; this one is nobody's
     tool_timeout_s = 3600.0  # the sandbox bounds a program once a worker takes it up; this one counts the waiting too
 
     async def setup(self) -> None:
@@ -91,6 +94,8 @@ class PythonLabEnv(ToolEnv):
                 "the target of the task must be a list of tests, each a list of argument and result, such as [[5, 36]]; "
                 f"got {tests!r:.80}"
             )
+        await self.close()
+        self._over = threading.Event()
         self._tests: list[list[Any]] = copy.deepcopy(tests)  # whoever holds the task cannot edit the check
         self._failed_runs = 0
         self._passed: int | None = None
@@ -108,7 +113,7 @@ class PythonLabEnv(ToolEnv):
                 f"not run: at most {MAX_RUNS_PER_MESSAGE} programs of a message are; read their output, then send more"
             )
         self._runs_left -= 1
-        printed, error = await run_in_daemon_thread(functools.partial(sandbox.run, code))
+        printed, error = await run_in_daemon_thread(functools.partial(sandbox.run, code, self._over.is_set))
         self._failed_runs += error is not None
         printed = printed.rstrip("\n")
         if len(printed) > MAX_SHOWN_CHARS:
@@ -126,7 +131,11 @@ class PythonLabEnv(ToolEnv):
 
     async def count_passed(self, code: str) -> int:
         """How many hidden tests a program passes. The expected results never leave this process."""
-        return await run_in_daemon_thread(functools.partial(_count_passed, code, self._tests))
+        return await run_in_daemon_thread(functools.partial(_count_passed, code, self._tests, self._over.is_set))
+
+    async def close(self) -> None:
+        """A program that still waits for a worker is not begun any more."""
+        self._over.set()
 
     async def score(self, message: Message) -> float:
         """1.0 or 0.0, see the class."""
@@ -142,9 +151,9 @@ class PythonLabEnv(ToolEnv):
         }
 
 
-def _count_passed(code: str, tests: list[list[Any]]) -> int:
+def _count_passed(code: str, tests: list[list[Any]], over: Callable[[], bool]) -> int:
     arguments = [argument for argument, _ in tests]
-    return sum(sandbox.call(code, "f", arguments, lambda number, value: same(value, tests[number][1])))
+    return sum(sandbox.call(code, "f", arguments, lambda number, value: same(value, tests[number][1]), over))
 
 
 def same(value: Any, expected: Any) -> bool:

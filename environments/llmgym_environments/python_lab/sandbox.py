@@ -20,6 +20,7 @@ import atexit
 import datetime
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -48,11 +49,22 @@ GRACE_S = 0.1
 MEMORY_LIMIT_BYTES = 16 * 2**20
 PRINT_LIMIT_BYTES = 100_000
 _KILL_S = 5.0
+_MAKING = threading.Lock()
+"""Held while a pool is made, of which there is to be one."""
 _POLICY = pydantic_monty.OSPolicy(datetime=datetime.datetime(2000, 1, 1), sleep="zero", random_start={"seed": 0})
 
 
-def run(program: str) -> tuple[str, str | None]:
+def never() -> bool:
+    """Nothing is over."""
+    return False
+
+
+def run(program: str, over: Callable[[], bool] = never) -> tuple[str, str | None]:
     """Run a program in a session of its own; blocks.
+
+    Args:
+        program: The program.
+        over: Whether nobody waits for it any more; then it is not begun.
 
     Returns:
         What it printed, and what it died of: ``NameError: name 'y' is not defined (line 2)``, or None.
@@ -69,14 +81,20 @@ def run(program: str) -> tuple[str, str | None]:
         session.feed_run(program, print_callback=printed)
 
     try:
-        _in_session(work)
+        _in_session(work, over)
     except MontyError as error:
         # What was printed until time was up depends on the machine.
         return ("" if _out_of_time(error) else printed.output), _describe(error)
     return printed.output, None
 
 
-def call(program: str, function: str, arguments: Sequence[Any], keep: Callable[[int, Any], T]) -> list[T]:
+def call(
+    program: str,
+    function: str,
+    arguments: Sequence[Any],
+    keep: Callable[[int, Any], T],
+    over: Callable[[], bool] = never,
+) -> list[T]:
     """Run a program and call a function of it with each argument, in a session of its own; blocks.
 
     The program cannot reach the caller: the arguments come one at a time, and only values go back. What the program
@@ -91,9 +109,10 @@ def call(program: str, function: str, arguments: Sequence[Any], keep: Callable[[
             were measured, for a text with one character beyond the 16-bit ones). In the place of a value it gets the
             ``MontyError`` that the call died of. After a call that was stopped by a limit the others are not made and
             have its error too.
+        over: See :func:`run`.
 
     Returns:
-        What ``keep`` made of each.
+        What ``keep`` made of each; nothing of a program that was not begun.
 
     Raises:
         ToolError: The program is longer than ``MAX_PROGRAM_CHARS``.
@@ -108,7 +127,7 @@ def call(program: str, function: str, arguments: Sequence[Any], keep: Callable[[
             kept.append(keep(number, _call(session, function, argument)))
 
     try:
-        _in_session(work)
+        _in_session(work, over)
     except MontyError as error:
         kept += [keep(number, error) for number in range(len(kept), len(arguments))]
     return kept
@@ -124,16 +143,15 @@ def _call(session: MontySession, function: str, argument: Any) -> Any:
         return error
 
 
-def _in_session(work: Callable[[MontySession], None]) -> None:
+def _in_session(work: Callable[[MontySession], None], over: Callable[[], bool]) -> None:
     try:
         with session(QUICK_S) as quick:
-            work(quick)
-        return
+            return None if over() else work(quick)
     except MontyError as error:
         if not _out_of_time(error):
             raise
     with session(TIME_LIMIT_S) as slow:  # a program does the same each time
-        work(slow)
+        return None if over() else work(slow)
 
 
 def session(limit_s: float) -> MontySession:
@@ -141,7 +159,9 @@ def session(limit_s: float) -> MontySession:
     limits = pydantic_monty.ResourceLimits(
         max_feed_duration_secs=limit_s, max_memory=MEMORY_LIMIT_BYTES, max_recursion_depth=500, max_suspensions=1
     )
-    return _pool(os.getpid(), limit_s).checkout(limits=limits, os_policy=_POLICY)
+    with _MAKING:
+        pool = _pool(os.getpid(), limit_s)
+    return pool.checkout(limits=limits, os_policy=_POLICY)
 
 
 @functools.cache

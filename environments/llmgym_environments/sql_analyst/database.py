@@ -57,6 +57,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 _STEPS_A_CHECK = 100
+_MAKING = threading.Lock()
+"""Held while a gate is made, of which there is to be one."""
 _REFUSED = re.compile(
     r"""
     '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]  # texts and quoted names, as SQLite reads them,
@@ -115,7 +117,9 @@ class Database:
         for word in filter(None, map(str.upper, _REFUSED.findall(text))):
             raise ToolError(f"{word} is not available; {_INSTEAD.get(word, 'write the value itself')}")
         for limit_s in (QUICK_CPU_S, MAX_CPU_S):  # nothing changes the data: a query gives the same each time
-            with _gate(os.getpid(), limit_s), self._lock:  # in this order: close waits for the lock
+            with _MAKING:
+                gate = _gate(os.getpid(), limit_s)
+            with gate, self._lock:  # in this order: close waits for the lock
                 self._checks_left = MAX_STEPS // _STEPS_A_CHECK
                 self._end_s = time.thread_time() + limit_s  # CPU time: a busy machine changes no result
                 self._late = False
