@@ -123,8 +123,8 @@ def test_a_bad_name_is_refused_before_anything_is_written(name, said, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file/my_env' cannot be made \(Not a directory\)"):
-        write_environment("my_env", tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"file/never_made' cannot be made \(Not a directory\)"):
+        write_environment("never_made", tmp_path / "file")
 
 
 def test_help_says_what_becomes_of_the_name(capsys):
