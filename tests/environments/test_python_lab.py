@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from suite import attempts_on_page, check_guard, play_all, play_beside, plays
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
 from llmgym.errors import TaskError, ToolError
+from llmgym_environments.per_process import per_process
 from llmgym_environments.python_lab import PythonLabEnv, PythonLabExpert, generate_tasks, sandbox
 from llmgym_environments.python_lab.env import same
 from llmgym_environments.python_lab.tasks import LOUD_FAULTS
@@ -504,7 +504,7 @@ HOSTILE = [
 
 def test_hostile_programs_in_the_one_worker_that_there_is_disturb_no_other_episode(monkeypatch):
     with pydantic_monty.Monty(max_processes=1) as pool:
-        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pool)
+        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pool)
         script = [*(calls(("run_python", program)) for program in HOSTILE), calls(("submit", HOSTILE[0]))]
         hostile = play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=128), [script] * 8)
     assert {(episode.reward, episode.metrics["passed"]) for episode in hostile} == {(0.0, 0.0)}
@@ -533,7 +533,7 @@ def test_waiting_for_the_only_worker_counts_for_nobody(monkeypatch):
         )
 
     with pydantic_monty.Monty(max_processes=1) as pool, asyncio.Runner(loop_factory=FastClock) as runner:
-        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pool)
+        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pool)
         monkeypatch.setattr(sandbox, "TIME_LIMIT_S", 0.1)
         episodes = runner.run(run())
     assert [episode.reward for episode in episodes[::2]] == [1.0] * 4
@@ -569,7 +569,7 @@ def test_quick_programs_do_not_wait_for_slow_ones(monkeypatch):
 
     with pydantic_monty.Monty(max_processes=1) as quick_pool, pydantic_monty.Monty(max_processes=1) as slow_pool:
         pools = {sandbox.QUICK_S: quick_pool, sandbox.TIME_LIMIT_S: slow_pool}
-        monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: pools[limit_s])
+        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pools[limit_s])
         held = sandbox.session(sandbox.TIME_LIMIT_S)
         held.__enter__()
         slow = asyncio.run(run(held))
@@ -609,7 +609,7 @@ def test_a_program_that_waits_when_its_episode_ends_is_not_begun(monkeypatch):
         await env.reset(TASK)
         await env.step(calls(("run_python", "print(1)")))
 
-    monkeypatch.setattr(sandbox, "_pool", lambda process, limit_s: Pool())
+    monkeypatch.setattr(sandbox, "_pool", lambda limit_s: Pool())
     asyncio.run(run())
     assert begun == ["print(1)"]
 
@@ -627,7 +627,7 @@ def test_of_threads_that_come_first_at_once_all_get_the_one_pool(monkeypatch):
             return self
 
     monkeypatch.setattr(sandbox, "Monty", SlowToMake)
-    monkeypatch.setattr(sandbox, "_pool", functools.cache(sandbox._pool.__wrapped__))
+    monkeypatch.setattr(sandbox, "_pool", per_process(sandbox._pool.__wrapped__))
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         assert len({*threads.map(sandbox.session, [0.123] * 8)}) == len(made) == 1
 

@@ -382,7 +382,7 @@ def gates(monkeypatch):
     gates = {0.05: Gate(1), 0.1: Gate(1)}
     for name, value in {"QUICK_CPU_S": 0.05, "MAX_CPU_S": 0.1, "MAX_STEPS": 10**12}.items():
         monkeypatch.setattr(f"llmgym_environments.sql_analyst.database.{name}", value)
-    monkeypatch.setattr("llmgym_environments.sql_analyst.database._gate", lambda process, limit_s: gates[limit_s])
+    monkeypatch.setattr("llmgym_environments.sql_analyst.database._gate", lambda limit_s: gates[limit_s])
     return gates.values()
 
 
@@ -415,7 +415,7 @@ def test_quick_queries_do_not_wait_for_slow_ones(gates):
 def test_a_query_that_is_not_quick_begins_again_and_is_seen_once(unlimited, monkeypatch):
     passed = []
     monkeypatch.setattr(
-        "llmgym_environments.sql_analyst.database._gate", lambda process, limit_s: passed.append(limit_s) or Gate(1)
+        "llmgym_environments.sql_analyst.database._gate", lambda limit_s: passed.append(limit_s) or Gate(1)
     )
     database = unlimited(QUICK_CPU_S=0.0, MAX_CPU_S=600.0)
     assert database.query("SELECT count(*), sum(a) FROM t") == "100 | 100"
@@ -474,7 +474,7 @@ def test_who_waits_longest_is_next():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_places_of_its_own():
-    gate = _gate(os.getpid(), QUICK_CPU_S)
+    gate = _gate(QUICK_CPU_S)
     with contextlib.ExitStack() as held:
         for _ in range(os.cpu_count()):
             held.enter_context(gate)

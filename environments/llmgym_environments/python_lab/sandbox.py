@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import atexit
 import datetime
-import functools
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -36,6 +33,7 @@ from pydantic_monty import (
 )
 
 from llmgym.errors import ToolError
+from llmgym_environments.per_process import per_process
 
 T = TypeVar("T")
 
@@ -49,8 +47,6 @@ GRACE_S = 0.1
 MEMORY_LIMIT_BYTES = 16 * 2**20
 PRINT_LIMIT_BYTES = 100_000
 _KILL_S = 5.0
-_MAKING = threading.Lock()
-"""Held while a pool is made, of which there is to be one."""
 _POLICY = pydantic_monty.OSPolicy(datetime=datetime.datetime(2000, 1, 1), sleep="zero", random_start={"seed": 0})
 
 
@@ -159,14 +155,12 @@ def session(limit_s: float) -> MontySession:
     limits = pydantic_monty.ResourceLimits(
         max_feed_duration_secs=limit_s, max_memory=MEMORY_LIMIT_BYTES, max_recursion_depth=500, max_suspensions=1
     )
-    with _MAKING:
-        pool = _pool(os.getpid(), limit_s)
-    return pool.checkout(limits=limits, os_policy=_POLICY)
+    return _pool(limit_s).checkout(limits=limits, os_policy=_POLICY)
 
 
-@functools.cache
-def _pool(process: int, limit_s: float) -> Monty:
-    """The workers of this process (a forked one gets its own) for a time limit: as many at a time as there are cores."""
+@per_process
+def _pool(limit_s: float) -> Monty:
+    """The workers of this process for a time limit: as many at a time as there are cores."""
     pool = Monty(request_timeout=_KILL_S, feed_duration_limit_grace=GRACE_S)
     pool.__enter__()
     atexit.register(pool.__exit__, None, None, None)

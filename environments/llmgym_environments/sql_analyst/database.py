@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmgym.errors import ToolError, did_you_mean
+from llmgym_environments.per_process import per_process
 from llmgym_environments.sql_analyst.gate import Gate
 
 MAX_QUERY = 1000
@@ -57,8 +58,6 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 _STEPS_A_CHECK = 100
-_MAKING = threading.Lock()
-"""Held while a gate is made, of which there is to be one."""
 _REFUSED = re.compile(
     r"""
     '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]  # texts and quoted names, as SQLite reads them,
@@ -117,9 +116,7 @@ class Database:
         for word in filter(None, map(str.upper, _REFUSED.findall(text))):
             raise ToolError(f"{word} is not available; {_INSTEAD.get(word, 'write the value itself')}")
         for limit_s in (QUICK_CPU_S, MAX_CPU_S):  # nothing changes the data: a query gives the same each time
-            with _MAKING:
-                gate = _gate(os.getpid(), limit_s)
-            with gate, self._lock:  # in this order: close waits for the lock
+            with _gate(limit_s), self._lock:  # in this order: close waits for the lock
                 self._checks_left = MAX_STEPS // _STEPS_A_CHECK
                 self._end_s = time.thread_time() + limit_s  # CPU time: a busy machine changes no result
                 self._late = False
@@ -164,9 +161,9 @@ class Database:
         return self._late
 
 
-@functools.cache
-def _gate(process: int, limit_s: float) -> Gate:
-    """Where the queries of this process (a forked one gets its own) with a time limit wait: a place for each core."""
+@per_process
+def _gate(limit_s: float) -> Gate:
+    """Where the queries of this process with a time limit wait: a place for each core."""
     return Gate(os.cpu_count() or 1)
 
 
