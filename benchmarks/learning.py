@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -134,8 +135,9 @@ def plot_overview(folder: Path) -> None:
         for run in json.loads(file.read_text()):
             if run["model"] == "tiny" and not run["shuffled"]:
                 runs.setdefault(run["env"], []).append(run)
-    figure = Figure(figsize=(10, 2.4 * -(-len(runs) // 4)), layout="constrained")
-    grid = figure.subplots(-(-len(runs) // 4), 4, sharey=True, squeeze=False)
+    rows = math.ceil(len(runs) / 4)
+    figure = Figure(figsize=(10, 2.4 * rows), layout="constrained")
+    grid = figure.subplots(rows, 4, sharey=True, squeeze=False)
     for axes in grid.flat[len(runs) :]:
         axes.set_axis_off()
     for axes, (env_id, seeds) in zip(grid.flat, runs.items(), strict=False):

@@ -43,9 +43,9 @@ class DocSearchEnv(ToolEnv):
     One assistant message. With tool calls it runs them; without, its content is the final answer.
 
     ## Rewards
-    1.0 when the final answer is the target, else 0.0, also after a seventh search; nothing in between. The whole content must be the answer,
-    capitals, blanks around it and a full stop aside: `Ada Fox` and `ada fox.` are the same, while `It is Ada Fox` and a
-    list of names are wrong. Whether the supporting pages were opened is a metric and no part of the reward; the most
+    1.0 when the final answer is the target, else 0.0, also after a seventh search; nothing in between. The whole content
+    must be the answer, capitals, blanks around it and a full stop aside: `Ada Fox` and `ada fox.` are the same, while `It
+    is Ada Fox` and a list of names are wrong. Whether the supporting pages were opened is a metric and no part of the reward; the most
     frequent answer of a level is right in less than 4 of 100 tasks.
 
     ## Episode End

@@ -166,13 +166,11 @@ class RetailDeskEnv(ToolEnv):
         The impossible counts nothing, but for another amount than was paid: else amounts could be tried.
         """
         order = self._named(number)
-        if details.get("amount", order.paid) != order.paid:
-            self._forbidden += 1
-            self._store.apply({"act": act, "number": number, **details})
-            return
+        wrong_amount = details.get("amount", order.paid) != order.paid
         forbidden = not self._asked(act, number, **details) or why_not(order, act, self._customer.name) is not None
+        self._forbidden += wrong_amount
         self._store.apply({"act": act, "number": number, **details})
-        self._forbidden += forbidden
+        self._forbidden += forbidden and not wrong_amount
 
     async def respond(self, message: Message) -> list[Message]:
         """The customer's answer; nothing when the customer leaves, which ends the episode."""
