@@ -25,12 +25,12 @@ from pathlib import Path
 
 import llmgym
 from llmgym import Episode
-from llmgym.estimates import Estimate
+from llmgym.evaluation.statistics import Estimate
 from llmgym.registry import find
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.models import resolve_model
-from llmgym_trainer.smollm2 import load_pretrained
-from llmgym_trainer.tiny import TinyRecipe, build_tokenizer, tiny_model, tiny_recipe
+from llmgym_trainer.models.builtin.smollm2 import load_pretrained
+from llmgym_trainer.models.builtin.tiny import TinyRecipe, build_tokenizer, tiny_model, tiny_recipe
+from llmgym_trainer.models.load import resolve_model
+from llmgym_trainer.tokens.codec import Codec
 
 RECIPE = TinyRecipe(vocab_size=4000, numbers=999)
 

@@ -39,10 +39,10 @@ def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[
     import llmgym
     from llmgym.registry import find
     from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-    from llmgym_trainer.cli import default_lora
-    from llmgym_trainer.models import resolve_model
-    from llmgym_trainer.presets import preset
-    from llmgym_trainer.runs import read_metrics
+    from llmgym_trainer.cli.train import default_lora
+    from llmgym_trainer.models.builtin.presets import preset
+    from llmgym_trainer.models.load import resolve_model
+    from llmgym_trainer.runs.folder import read_metrics
 
     class ShuffledRewards(MultiTurnGRPOTrainer):
         """The control: every group keeps its rewards, but not which episode earned which."""

@@ -42,10 +42,10 @@ from llmgym.errors import ToolError, did_you_mean
 from llmgym_environments.calculator import evaluate, format_number, parse_number
 from llmgym_environments.tool_use_game import ToolUseGameEnv
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
-from llmgym_trainer.models import load_model, resolve_model
-from llmgym_trainer.presets import preset
-from llmgym_trainer.reporting import Reporter
-from llmgym_trainer.runs import RunFolder
+from llmgym_trainer.models.builtin.presets import preset
+from llmgym_trainer.models.load import load_model, resolve_model
+from llmgym_trainer.runs.folder import RunFolder
+from llmgym_trainer.runs.reporting import Reporter
 
 ENV_ID = "ToolUseGame-v0"
 SYSTEM, TOOL_ORDER = ToolUseGameEnv.system_prompt, ["list_fact_keys", "lookup", "calculator"]

@@ -32,7 +32,7 @@ def page() -> str:
         "Every setting of `GRPOConfig`, from its help texts by `python docs/generate_configuration.py`: do not edit this page. "
         "Each is an argument of `GRPOConfig(…)`, a line of the file of `--config`, and an option of `llmgym train` with dashes "
         "for underscores (`--batch-size 16`). The commands start from [presets]"
-        "(../trainer/llmgym_trainer/presets.py) of the built-in models. [Training](training.md) says what to set first.",
+        "(../trainer/llmgym_trainer/models/builtin/presets.py) of the built-in models. [Training](training.md) says what to set first.",
         "## llmgym",
         _table(fields, [name for name in defined if name not in inherited]),
         "## TRL and transformers, with a default of llmgym's",

@@ -22,13 +22,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from llmgym import Episode, EpisodeLimits, Message, Policy, Task, ToolEnv, ToolSpec, run_episode, tool
-from llmgym.event_loop import run_sync
+from llmgym._util.aio import run_sync
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.cli import default_lora
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.runs import read_metrics
-from llmgym_trainer.tiny import TinyRecipe, build_tokenizer
-from llmgym_trainer.warmup import encode_scripted, warm_up
+from llmgym_trainer.cli.train import default_lora
+from llmgym_trainer.models.builtin.scripted import encode_scripted, warm_up
+from llmgym_trainer.models.builtin.tiny import TinyRecipe, build_tokenizer
+from llmgym_trainer.runs.folder import read_metrics
+from llmgym_trainer.tokens.codec import Codec
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import argparse
 
 import torch
 
-from llmgym_trainer.models import load_model, resolve_model
+from llmgym_trainer.models.load import load_model, resolve_model
 
 
 def main() -> None:

@@ -1,26 +1,27 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
+from llmgym._util.seeding import derive_seed
+from llmgym._util.versions import provenance
 from llmgym.checking import CheckReport, check_env
-from llmgym.comparison import compare_reports
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
-from llmgym.evaluation import run_and_report
-from llmgym.from_gym import from_gym
-from llmgym.gym_env import MessageEnv
+from llmgym.evaluation.comparison import compare_reports
+from llmgym.evaluation.config import run_and_report
+from llmgym.evaluation.report import Report, load_report
+from llmgym.gym.env import MessageEnv
+from llmgym.gym.from_gym import from_gym
+from llmgym.gym.spaces import MessageSpace
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
+from llmgym.policies.sources import PolicySource, ScriptedSource, expert_source
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
-from llmgym.policy_sources import PolicySource, ScriptedSource, expert_source
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
-from llmgym.report import Report, load_report
 from llmgym.rewards import weighted_reward
 from llmgym.rollout import run_episode
 from llmgym.scoring import CachedScorer
-from llmgym.spaces import MessageSpace
 from llmgym.task import Task, load_tasks, save_tasks
 from llmgym.tool_env import ToolEnv
 from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
-from llmgym.versions import provenance
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "check_env",
     "compare_replay",
     "compare_reports",
+    "derive_seed",
     "expert_policy",
     "expert_source",
     "from_gym",

@@ -16,7 +16,7 @@ import gymnasium
 
 from llmgym.env import Env
 from llmgym.errors import TaskError, UnknownEnvironmentError, did_you_mean
-from llmgym.from_gym import from_gym
+from llmgym.gym.from_gym import from_gym
 from llmgym.policy import Policy
 from llmgym.task import Task, check_unique_ids
 
@@ -100,8 +100,8 @@ def register(id: str, *, env: Any, tasks: Any = None, expert: Any = None) -> Non
     gymnasium.registry.pop(id, None)
     gymnasium.register(
         id,
-        entry_point="llmgym.gym_env:MessageEnv",
-        vector_entry_point="llmgym.vector:MessageVectorEnv",
+        entry_point="llmgym.gym.env:MessageEnv",
+        vector_entry_point="llmgym.gym.vector:MessageVectorEnv",
         kwargs={"env_id": id},
         disable_env_checker=True,
     )

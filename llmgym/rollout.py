@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import json
 import logging
 import math
@@ -21,6 +20,8 @@ import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from llmgym._util.seeding import derive_seed
+from llmgym._util.versions import provenance as software_provenance
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn
 from llmgym.errors import EnvContractError, MessageError
@@ -34,7 +35,6 @@ from llmgym.messages import (
 )
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.task import Task
-from llmgym.versions import provenance as software_provenance
 
 T = TypeVar("T")
 
@@ -42,13 +42,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
 CORRECTION = "Your last message could not be read: {}. Nothing was done. Write it once more, in the right format."
-
-
-def derive_seed(*parts: Any) -> int:
-    """A 64-bit seed from any printable parts, the same in every process (``hash`` is not)."""
-    return int.from_bytes(
-        hashlib.sha256("\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()[:8], "big"
-    )
 
 
 async def run_episode(

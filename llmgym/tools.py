@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import functools
 import inspect
 import json
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_type_hints, overload, runtime_checkable
 
 import docstring_parser
 import pydantic
 
+from llmgym._util.aio import run_in_daemon_thread
 from llmgym.errors import ToolError
 from llmgym.isolation import address_of, call_isolated
 from llmgym.messages import ToolSpec
@@ -202,35 +200,6 @@ def _as_result(result: Any) -> ToolResult:
     if isinstance(result, ToolResult):
         return result
     return ToolResult(result if isinstance(result, str) else json.dumps(result, default=str))
-
-
-def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
-    """Run a blocking function on a daemon thread of its own and await its result.
-
-    Not a pool: a call that hangs occupies its own thread only, and neither other episodes nor the exit of
-    the process wait for it.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(setter: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            setter(value)
-
-    def work() -> None:
-        try:
-            setter, value = future.set_result, context.run(function)
-        except BaseException as error:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
-            if isinstance(error, StopIteration) or not isinstance(error, Exception):
-                # A future cannot hold StopIteration, and sys.exit() in a tool must not end the process.
-                error = RuntimeError(f"{type(error).__name__}: {error}")
-            setter, value = future.set_exception, error  # type: ignore[assignment]
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this result any more
-            loop.call_soon_threadsafe(deliver, setter, value)
-
-    threading.Thread(target=work, daemon=True, name="llmgym-tool").start()
-    return future
 
 
 def _explain(error: pydantic.ValidationError, tool_name: str, allowed: list[str]) -> str:

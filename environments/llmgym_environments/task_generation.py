@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from llmgym._util.seeding import derive_seed
 from llmgym.errors import TaskError, did_you_mean
-from llmgym.rollout import derive_seed
 from llmgym.task import Task
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from llmgym.checking.subject import Skip, Subject, check_tasks
 from llmgym.checking.worker import describe_error
 from llmgym.env import Env
 from llmgym.errors import ConfigError, LLMGymError, UnknownEnvironmentError
-from llmgym.from_gym import _FromGym
+from llmgym.gym.from_gym import _FromGym
 from llmgym.policy import Policy
 from llmgym.registry import EnvEntry
 from llmgym.task import Task

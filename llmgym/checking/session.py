@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from llmgym._util.seeding import derive_seed
 from llmgym.checking.report import Findings
 from llmgym.checking.schemas import spec_faults
 from llmgym.checking.worker import Actor, Outcome, Trouble, Worker, describe_error
 from llmgym.env import Env, StepResult
 from llmgym.errors import MessageError
-from llmgym.from_gym import _FromGym
+from llmgym.gym.from_gym import _FromGym
 from llmgym.messages import Message, copy_message, normalize_message, normalize_messages
 from llmgym.registry import EnvEntry
-from llmgym.rollout import check_step_result, derive_seed
+from llmgym.rollout import check_step_result
 from llmgym.task import Task
 
 _CODE_OF = {Trouble.BLOCKS: "blocks-event-loop", Trouble.STAYS: "ignores-cancellation"}

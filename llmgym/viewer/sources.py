@@ -11,9 +11,9 @@ from typing import Any
 
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError
-from llmgym.evaluation_folder import EPISODES_FILE, SETTINGS_FILE
+from llmgym.evaluation.folder import EPISODES_FILE, SETTINGS_FILE
+from llmgym.evaluation.report import REPORT_FILE
 from llmgym.records import iter_episodes
-from llmgym.report import REPORT_FILE
 
 _EPISODE_FILE = re.compile(r"(train|val)-(\d+)(?:-rank(\d+))?\.jsonl")
 

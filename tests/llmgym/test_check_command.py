@@ -9,8 +9,8 @@ import check_zoo as zoo
 import pytest
 
 import llmgym
-from llmgym import cli
 from llmgym.checking import CODES, CheckReport, guard
+from llmgym.cli import main as cli
 
 ZOO_FILE = Path(zoo.__file__)
 

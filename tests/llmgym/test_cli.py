@@ -10,7 +10,8 @@ import types
 import pytest
 
 import llmgym
-from llmgym import cli, registry
+from llmgym import registry
+from llmgym.cli import main as cli
 from llmgym.errors import ConfigError
 from llmgym.registry import EnvEntry
 
@@ -85,12 +86,12 @@ def test_an_unknown_command_is_refused(capsys):
 @pytest.fixture
 def trainer(monkeypatch):
     """Stand in for the trainer: pretend that it is installed, and keep the arguments it is called with."""
-    module = types.ModuleType("llmgym_trainer.cli")
+    module = types.ModuleType("llmgym_trainer.cli.train")
     module.given = []
     module.train_main = lambda argv: module.given.append(argv) or 3
     monkeypatch.setattr(cli, "_TRAINER_NEEDS", ())
     monkeypatch.setitem(sys.modules, "llmgym_trainer", types.ModuleType("llmgym_trainer"))
-    monkeypatch.setitem(sys.modules, "llmgym_trainer.cli", module)
+    monkeypatch.setitem(sys.modules, "llmgym_trainer.cli.train", module)
     return module
 
 
@@ -132,7 +133,7 @@ def test_train_without_the_trainer_says_what_to_install(monkeypatch, capsys, mis
 def test_the_commands_stay_light():
     code = """
 import sys
-from llmgym.cli import main
+from llmgym.cli.main import main
 assert main(["list"]) == 0
 assert main([]) == 0
 sys.exit(", ".join(name for name in ("torch", "transformers", "trl") if name in sys.modules) or 0)

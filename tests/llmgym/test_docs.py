@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import llmgym
-from llmgym import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage, cli
+from llmgym import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
+from llmgym.cli import main as cli
 from llmgym.records import FORMAT_VERSION
 
 DOCS = Path(__file__).parents[2] / "docs"

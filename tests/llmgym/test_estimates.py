@@ -7,7 +7,15 @@ import math
 
 import pytest
 
-from llmgym.estimates import Estimate, cluster_estimate, has_spread, pass_at_k, pass_hat_k, sign_flip_test, t_quantile
+from llmgym.evaluation.statistics import (
+    Estimate,
+    cluster_estimate,
+    has_spread,
+    pass_at_k,
+    pass_hat_k,
+    sign_flip_test,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(

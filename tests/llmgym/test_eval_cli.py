@@ -14,7 +14,8 @@ import pytest
 from adding_env import ENV_ID
 from servers import FaultServer, completion, error
 
-from llmgym import Task, cli, load_report, save_tasks
+from llmgym import Task, load_report, save_tasks
+from llmgym.cli import main as cli
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +172,7 @@ def test_without_the_trainer_a_local_model_says_what_to_install():
     code = """
 import sys
 sys.modules["torch"] = None
-from llmgym import cli
+from llmgym.cli import main as cli
 sys.exit(cli.main(["eval", "ToolUseGame-v0", "--model", "tiny"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -183,7 +184,7 @@ sys.exit(cli.main(["eval", "ToolUseGame-v0", "--model", "tiny"]))
 def test_the_command_loads_no_torch():
     code = """
 import sys
-from llmgym import cli
+from llmgym.cli import main as cli
 assert cli.main(["eval", "ToolUseGame-v0", "--policy", "expert", "--limit", "1"]) == 0
 print([name for name in ("torch", "transformers", "openai") if name in sys.modules], file=sys.stderr)
 """

@@ -22,8 +22,8 @@ from servers import DROP, FaultServer, call, completion, error
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, Usage, load_report, read_episodes, run_and_report
 from llmgym.errors import ConfigError, EndpointLostError, TaskError, UnknownEnvironmentError
-from llmgym.evaluation import Evaluation
-from llmgym.hosted import HostedSource, Retries
+from llmgym.evaluation.config import Evaluation
+from llmgym.policies.hosted import HostedSource, Retries
 
 TASKS = [Task(f"What is {number} + 1?", str(number + 1), id=f"sum-{number}") for number in range(3)]
 QUICK = Retries(attempts=2, first_wait_s=0.001, total_s=5.0)

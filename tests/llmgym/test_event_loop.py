@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from llmgym.event_loop import run_sync
+from llmgym._util.aio import run_sync
 
 
 async def loop_and_thread():
@@ -180,7 +180,7 @@ def test_a_forked_worker_process():
 def test_a_call_while_the_interpreter_shuts_down_does_not_hang():
     program = """
 import asyncio, os
-from llmgym.event_loop import run_sync
+from llmgym._util.aio import run_sync
 
 class Late:
     def __del__(self, run_sync=run_sync, sleep=asyncio.sleep, write=os.write):

@@ -11,8 +11,8 @@ from adding_env import AddingEnv
 
 import llmgym
 from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, write_episodes
+from llmgym.cli.export import ExportCounts, export_rows
 from llmgym.errors import ConfigError, RecordError
-from llmgym.export import ExportCounts, export_rows
 
 
 def assistant(content="", **fields):

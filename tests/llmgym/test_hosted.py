@@ -13,9 +13,10 @@ import pytest
 from adding_env import AddingEnv
 from servers import DROP, FaultServer, Reply, call, completion, error, free_port
 
-from llmgym import EpisodeLimits, StopReason, Task, Usage, hosted, run_episode
+from llmgym import EpisodeLimits, StopReason, Task, Usage, run_episode
 from llmgym.errors import ConfigError, EndpointLostError
-from llmgym.hosted import HostedSource, RequestError, Retries
+from llmgym.policies import hosted
+from llmgym.policies.hosted import HostedSource, RequestError, Retries
 from llmgym.records import episode_from_json, episode_to_json
 
 TASK = Task("What is 1 + 1?", "2")

@@ -10,9 +10,10 @@ import sys
 import pytest
 from test_docs import DOCS, blocks, changed
 
-from llmgym import cli, registry
+from llmgym import registry
+from llmgym.cli import main as cli
+from llmgym.cli.new import stem, write_environment
 from llmgym.errors import ConfigError
-from llmgym.new import stem, write_environment
 
 PAGE = (DOCS / "template.md").read_text(encoding="utf-8")
 

@@ -22,7 +22,7 @@ from llmgym import (
     run_episode,
     tool,
 )
-from llmgym.play import PersonPolicy, fault, read_value, terminal_input
+from llmgym.cli.play import PersonPolicy, fault, read_value, terminal_input
 
 
 class ShopEnv(ToolEnv):

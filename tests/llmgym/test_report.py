@@ -12,11 +12,11 @@ from rich.console import Console
 
 import llmgym
 from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, Usage
-from llmgym.comparison import compare_reports
-from llmgym.episode_summary import ToolCount, summarize
 from llmgym.errors import ConfigError
-from llmgym.report import Failure, PassRow, build_report, load_report
-from llmgym.report_tables import print_comparison
+from llmgym.evaluation.comparison import compare_reports
+from llmgym.evaluation.episode_summary import ToolCount, summarize
+from llmgym.evaluation.report import Failure, PassRow, build_report, load_report
+from llmgym.evaluation.tables import print_comparison
 
 
 def episode(task="a", index=0, reward=0.0, stop=StopReason.TERMINATED, detail="", turns=2, **fields):

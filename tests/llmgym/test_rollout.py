@@ -26,8 +26,8 @@ from llmgym import (
     run_episode,
     tool,
 )
+from llmgym._util.seeding import derive_seed
 from llmgym.errors import ConfigError
-from llmgym.rollout import derive_seed
 
 TOKENS = TurnTokens([1, 2], [3], [-0.5], extends=False, finish_reason="length")
 

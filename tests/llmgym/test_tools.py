@@ -15,8 +15,8 @@ import pydantic
 import pytest
 
 from llmgym import Tool, ToolResult, tool, tool_to_spec
+from llmgym._util.aio import run_in_daemon_thread
 from llmgym.errors import ToolError
-from llmgym.tools import run_in_daemon_thread
 
 
 class Unit(enum.Enum):

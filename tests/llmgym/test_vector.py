@@ -13,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import llmgym
 from llmgym import StopReason, Task
 from llmgym.errors import ConfigError, MessageError
-from llmgym.vector import MessageVectorEnv
+from llmgym.gym.vector import MessageVectorEnv
 
 TASKS = [Task(f"What is {number} + 1?", str(number + 1)) for number in range(4)]
 FORMS = [

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from recorded import episode, write_training_run
 
-from llmgym import Turn, cli
+from llmgym import Turn
+from llmgym.cli import main as cli
 from llmgym.episode import StopReason
 from llmgym.errors import ConfigError, RecordError
 from llmgym.records import write_episodes

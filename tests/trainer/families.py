@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 
 from llmgym import Env, StepResult, Task
 from llmgym.messages import Message, ToolSpec
-from llmgym_trainer.codec import Codec, load_chat_template
-from llmgym_trainer.engine import Sample, SamplingParams
-from llmgym_trainer.rows import Row
+from llmgym_trainer.algorithm.rows import Row
+from llmgym_trainer.engines.base import Sample, SamplingParams
+from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 CORPUS = [
     "user assistant system tool result answer question What is the value of amber and cobalt? The answer is 42.",

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import llmgym
 from llmgym import Episode, EpisodeLimits, PolicySource, Task, run_episode
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.policy import ModelPolicy
-from llmgym_trainer.rows import build_rows
+from llmgym_trainer.algorithm.rows import build_rows
+from llmgym_trainer.tokens.codec import Codec
+from llmgym_trainer.tokens.policy import ModelPolicy
 
 END = "<|im_end|>"
 LIMITS = EpisodeLimits(max_completion_length=80)

@@ -4,7 +4,7 @@ import pytest
 
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.episode import TurnTokens
-from llmgym_trainer.advantages import (
+from llmgym_trainer.algorithm.advantages import (
     SPREAD_TOLERANCE,
     STD_EPSILON,
     OverlongPenalty,

@@ -6,9 +6,9 @@ import pytest
 from toys import TASKS, LetterEnv, build_tokenizer
 
 from llmgym import EpisodeLimits
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.collector import Collector
-from llmgym_trainer.engine import Sample
+from llmgym_trainer.collection.collector import Collector
+from llmgym_trainer.engines.base import Sample
+from llmgym_trainer.tokens.codec import Codec
 
 LIMITS = EpisodeLimits(max_turns=5, max_model_length=400)
 

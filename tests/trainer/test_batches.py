@@ -8,9 +8,9 @@ import pytest
 import torch
 from toys import make_trainer
 
-from llmgym_trainer.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
+from llmgym_trainer.algorithm.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
+from llmgym_trainer.algorithm.rows import Row
 from llmgym_trainer.config import LOSS_TYPES
-from llmgym_trainer.rows import Row
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from toys import TASKS, LetterEnv, make_trainer, settings
 
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.checkpoints import CheckpointError, begin, checkpoints, last_checkpoint, publish
+from llmgym_trainer.runs.checkpoints import CheckpointError, begin, checkpoints, last_checkpoint, publish
 
 
 def test_a_checkpoint_gets_its_name_when_it_is_whole(tmp_path):

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from llmgym.cli import main
+from llmgym.cli.main import main
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, TrainResult
-from llmgym_trainer.cli import train_main
+from llmgym_trainer.cli.train import train_main
 
 ENV = """
 from llmgym import Env, StepResult, register
@@ -230,6 +230,8 @@ def test_what_resume_takes(here, capsys, monkeypatch):
         assert main(["train", "--resume", "runs/a", "--num-steps", "9", *option]) == 2
         assert f"--resume takes settings only, such as --num-steps 200, but not {option[0]}:" in capsys.readouterr().err
     Path("runs/a/checkpoint-1").mkdir(parents=True)
-    monkeypatch.setattr("llmgym_trainer.cli.find_checkpoint", lambda run: Path(run, "checkpoint-1"))  # it looks whole
+    monkeypatch.setattr(
+        "llmgym_trainer.cli.train.find_checkpoint", lambda run: Path(run, "checkpoint-1")
+    )  # it looks whole
     assert main(["train", "--resume", "runs/a"]) == 2
     assert "was not begun by `llmgym train`; resume it from its own script" in capsys.readouterr().err

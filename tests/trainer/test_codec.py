@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from llmgym import StopReason
 from llmgym.errors import ConfigError
 from llmgym.messages import normalize_message
-from llmgym_trainer.codec import Codec, CodecError, load_chat_template
+from llmgym_trainer.tokens.codec import Codec, CodecError, load_chat_template
 
 USER = {"role": "user", "content": "What is amber?"}
 CALL = {"role": "assistant", "content": "", "tool_calls": [call(0)]}

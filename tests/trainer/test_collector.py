@@ -8,9 +8,9 @@ from toys import IM_END, TASKS, LetterEnv, build_tokenizer
 
 from llmgym import EpisodeLimits, StopReason
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.collector import Collector, RolloutClock, TaskStream
-from llmgym_trainer.engine import Sample
+from llmgym_trainer.collection.collector import Collector, RolloutClock, TaskStream
+from llmgym_trainer.engines.base import Sample
+from llmgym_trainer.tokens.codec import Codec
 
 LIMITS = EpisodeLimits(max_turns=4, max_model_length=200)
 
@@ -220,7 +220,7 @@ def test_the_cursor_is_the_whole_state():
 
 def test_the_clock_splits_the_time_in_two(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("llmgym_trainer.collector.time.perf_counter", lambda: now)
+    monkeypatch.setattr("llmgym_trainer.collection.collector.time.perf_counter", lambda: now)
     clock = RolloutClock()
     now = 100.0  # between two rollouts: counts for nothing
     clock.start()

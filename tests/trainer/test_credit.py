@@ -2,8 +2,8 @@ import pytest
 from toys import LetterEnv, TalkEnv, make_trainer
 
 from llmgym import Episode, StopReason, Task, Turn
-from llmgym_trainer.advantages import STD_EPSILON
-from llmgym_trainer.credit import Credit, EpisodeRewards, discounted_returns
+from llmgym_trainer.algorithm.advantages import STD_EPSILON
+from llmgym_trainer.algorithm.credit import Credit, EpisodeRewards, discounted_returns
 
 
 def rewards(*turns: float, outcome: float | None = None) -> EpisodeRewards:

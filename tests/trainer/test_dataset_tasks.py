@@ -5,7 +5,7 @@ from datasets import Dataset, DatasetDict
 
 from llmgym import Task
 from llmgym.errors import TaskError
-from llmgym_trainer.dataset_tasks import load_dataset_tasks, tasks_from_dataset
+from llmgym_trainer.data.datasets import load_dataset_tasks, tasks_from_dataset
 
 ROWS = [
     {"question": "What is 2 plus 2?", "answer": "4", "level": 1, "name": "q1"},

@@ -13,8 +13,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from llmgym_trainer.engine import SamplingParams
-from llmgym_trainer.engine_transformers import TransformersEngine
+from llmgym_trainer.engines.base import SamplingParams
+from llmgym_trainer.engines.transformers import TransformersEngine
 
 VOCAB = 60
 STOP = 3

@@ -12,11 +12,11 @@ from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer
 
 from llmgym import StepResult, StopReason, Task
 from llmgym.errors import ConfigError
-from llmgym_trainer.advantages import STD_EPSILON
-from llmgym_trainer.grpo_trainer import NoSpreadError, TooManyErrorsError
-from llmgym_trainer.metrics import VALIDATION_METRICS
-from llmgym_trainer.models import load_model
-from llmgym_trainer.rows import build_rows
+from llmgym_trainer.algorithm.advantages import STD_EPSILON
+from llmgym_trainer.algorithm.rows import build_rows
+from llmgym_trainer.collection.metrics import VALIDATION_METRICS
+from llmgym_trainer.models.load import load_model
+from llmgym_trainer.trainer import NoSpreadError, TooManyErrorsError
 
 DIFFERENCE = "sampling/sampling_logp_difference/max"
 

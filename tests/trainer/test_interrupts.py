@@ -11,9 +11,9 @@ from toys import TASKS, LetterEnv, settings
 
 from llmgym import read_episodes
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
-from llmgym_trainer.resume import find_checkpoint
-from llmgym_trainer.runs import read_metrics
+from llmgym_trainer.runs.folder import read_metrics
+from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.runs.state import find_checkpoint
 
 HERE = Path(__file__).parent
 
@@ -270,7 +270,7 @@ def test_ctrl_c_saves_the_last_whole_step_and_says_where(tmp_path, model_dir, wh
     checkpoint = Path("runs/a/checkpoint-1")
     assert f"stopped after step 1; saved {checkpoint}. To go on: llmgym train --resume runs/a" in output
     assert re.search(f"RESULT 1 True {checkpoint}", output)
-    from llmgym_trainer.models import load_model
+    from llmgym_trainer.models.load import load_model
 
     load_model(str(tmp_path / checkpoint), dtype=None)
     assert len((tmp_path / "runs/a/metrics.jsonl").read_text().splitlines()) == 1

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmgym import EpisodeLimits, StopReason, Usage, run_episode
 from llmgym.errors import ConfigError
-from llmgym_trainer.local import LocalSource
+from llmgym_trainer.models.policy_source import LocalSource
 
 LIMITS = EpisodeLimits(max_model_length=120, max_completion_length=20)
 

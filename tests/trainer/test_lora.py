@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from toys import TASKS, build_qwen3, build_tokenizer, full_logps, teach_to_stop
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmgym.cli import main
+from llmgym.cli.main import main
 from llmgym_trainer import train as train_module
-from llmgym_trainer.runs import read_metrics
+from llmgym_trainer.runs.folder import read_metrics
 
 MERGE = Path(__file__).parents[2] / "examples" / "merge_adapter.py"
 PRECISIONS = {"bf16": ["--bf16", "--gradient-checkpointing"], "fp32": []}

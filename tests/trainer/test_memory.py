@@ -9,7 +9,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.cli import default_lora
+from llmgym_trainer.cli.train import default_lora
 from llmgym_trainer.memory import MemoryEstimate, check_memory, estimate_memory
 
 SHAPE = {

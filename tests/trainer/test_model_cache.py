@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from llmgym_trainer.model_cache import cached_model
+from llmgym_trainer.models.builtin.cache import cached_model
 
 
 def writer(text, built):

@@ -6,9 +6,9 @@ import torch
 from toys import build_llama, build_tokenizer
 
 from llmgym.errors import ConfigError
-from llmgym_trainer.checkpoints import STATE_FILE, last_checkpoint
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.models import load_model, resolve_model
+from llmgym_trainer.models.load import load_model, resolve_model
+from llmgym_trainer.runs.checkpoints import STATE_FILE, last_checkpoint
+from llmgym_trainer.tokens.codec import Codec
 
 
 def test_a_run_folder_stands_for_its_last_checkpoint(tmp_path):

@@ -12,9 +12,9 @@ from parity import COMPLETIONS, END, LIMITS, STOPS, LookupEnv, build_model, outc
 from servers import FaultServer, Reply, call, completion, transformers_serve
 
 from llmgym import Episode, StopReason, Task, run_and_report
-from llmgym.episode_summary import ToolCount
-from llmgym.hosted import HostedSource, Retries
-from llmgym_trainer.local import LocalSource
+from llmgym.evaluation.episode_summary import ToolCount
+from llmgym.policies.hosted import HostedSource, Retries
+from llmgym_trainer.models.policy_source import LocalSource
 
 GOOD = call("lookup", '{"key": "amber"}')
 QUICK = Retries(first_wait_s=0.001)

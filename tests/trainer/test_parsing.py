@@ -1,6 +1,6 @@
 import pytest
 
-from llmgym_trainer.parsing import HermesCalls, LlamaCalls, ParsedCall, ParseError, split_reasoning
+from llmgym_trainer.tokens.parsing import HermesCalls, LlamaCalls, ParsedCall, ParseError, split_reasoning
 
 HERMES, LLAMA = HermesCalls(), LlamaCalls()
 AMBER = ParsedCall("lookup", '{"key": "amber"}')

@@ -6,8 +6,8 @@ from families import LOOKUP, ScriptedEngine, ScriptedEnv, build_codec, ids_of, r
 
 from llmgym import EpisodeLimits, StepResult, StopReason, Task, run_episode
 from llmgym.errors import ConfigError
-from llmgym_trainer.policy import ModelPolicy
-from llmgym_trainer.rows import build_rows
+from llmgym_trainer.algorithm.rows import build_rows
+from llmgym_trainer.tokens.policy import ModelPolicy
 
 USER = {"role": "user", "content": "What is amber?"}
 AMBER = '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</tool_call><|im_end|>'

@@ -55,7 +55,7 @@ def test_the_reference_training_call_takes_an_optimizer_step_on_the_tiny_model(t
     assert [line["step"] for line in lines if "val/success" in line] == [0, 1]
     assert list((run / "wandb").glob("offline-run-*"))
 
-    from llmgym_trainer.tiny import tiny_model
+    from llmgym_trainer.models.builtin.tiny import tiny_model
 
     before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model(42), run / "checkpoint-1"))
     moved = [name for name in before if not torch.equal(before[name], after[name])]

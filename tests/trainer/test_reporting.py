@@ -9,8 +9,8 @@ from wandb.proto import wandb_internal_pb2
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.reporting import Reporter, check_wandb, conversation_text, step_line, telling_episodes
-from llmgym_trainer.runs import RunFolder
+from llmgym_trainer.runs.folder import RunFolder
+from llmgym_trainer.runs.reporting import Reporter, check_wandb, conversation_text, step_line, telling_episodes
 
 STEP = {
     "reward": 0.25,

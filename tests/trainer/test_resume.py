@@ -18,14 +18,14 @@ from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-from llmgym_trainer.checkpoints import CheckpointError
+from llmgym_trainer.data.mixtures import Mixture, TaskSource
 from llmgym_trainer.finite import NonFiniteError
-from llmgym_trainer.grpo_trainer import NoSpreadError
-from llmgym_trainer.interrupts import TrainingInterrupted
-from llmgym_trainer.mixtures import Mixture, TaskSource
-from llmgym_trainer.resume import Progress, find_checkpoint, hash_tasks, mend_metrics, set_aside
-from llmgym_trainer.runs import RunFolder, RunFolderError, read_metrics
+from llmgym_trainer.runs.checkpoints import CheckpointError
+from llmgym_trainer.runs.folder import RunFolder, RunFolderError, read_metrics
+from llmgym_trainer.runs.interrupts import TrainingInterrupted
+from llmgym_trainer.runs.state import Progress, find_checkpoint, hash_tasks, mend_metrics, set_aside
 from llmgym_trainer.train import _base_model
+from llmgym_trainer.trainer import NoSpreadError
 
 SCRIPT = Path(__file__).with_name("resumed_run.py")
 NOT_COMPARED = ("time/", "val/time", "step_time", "epoch")  # an epoch is num_steps here
@@ -147,7 +147,7 @@ def test_steps_in_a_row_are_counted_on(model_dir, tmp_path, monkeypatch):
 
 
 def test_steps_without_finite_gradients_are_counted_on(model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("llmgym_trainer.grpo_trainer.weights_are_finite", lambda model: True)
+    monkeypatch.setattr("llmgym_trainer.trainer.weights_are_finite", lambda model: True)
     monkeypatch.setattr(torch.Tensor, "isfinite", lambda self: torch.zeros(self.shape, dtype=torch.bool))
     trainer = make_trainer(model_dir, tmp_path, num_steps=6)
     monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 1))
@@ -291,7 +291,7 @@ def test_a_disk_that_is_full_when_a_run_goes_on(model_dir, tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = (run / "config.yaml").read_text()
-    monkeypatch.setattr("llmgym.evaluation_folder.os.replace", full)
+    monkeypatch.setattr("llmgym.evaluation.folder.os.replace", full)
     again = config.replace(resume_from_checkpoint=str(run / "checkpoint-1"), num_steps=3)
     with pytest.raises(RunFolderError, match=r"No space left.*MiB are free there. Make room, then go on"):
         train_multi_turn(again, tasks=TASKS, env_factory=LetterEnv)

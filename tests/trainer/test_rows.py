@@ -14,8 +14,8 @@ from families import (
 )
 
 from llmgym import Episode, EpisodeLimits, StopReason, Task, Turn, TurnTokens, run_episode
-from llmgym_trainer.policy import ModelPolicy
-from llmgym_trainer.rows import RowError, build_rows
+from llmgym_trainer.algorithm.rows import RowError, build_rows
+from llmgym_trainer.tokens.policy import ModelPolicy
 
 USER = {"role": "user", "content": "What is amber?"}
 AND_NOW = {"role": "user", "content": "And now?"}

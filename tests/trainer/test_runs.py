@@ -5,7 +5,7 @@ import pytest
 
 from llmgym import Episode, StopReason, Task, read_episodes
 from llmgym.errors import ConfigError
-from llmgym_trainer.runs import RunFolder, plot_run, read_metrics
+from llmgym_trainer.runs.folder import RunFolder, plot_run, read_metrics
 
 
 def test_a_run_never_gets_another_ones_folder(tmp_path):

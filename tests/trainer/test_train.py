@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.grpo_trainer import NoSpreadError, NothingTrainedError
-from llmgym_trainer.mixtures import TaskSource
-from llmgym_trainer.models import load_model
-from llmgym_trainer.runs import read_metrics
+from llmgym_trainer.data.mixtures import TaskSource
+from llmgym_trainer.models.load import load_model
+from llmgym_trainer.runs.folder import read_metrics
+from llmgym_trainer.tokens.codec import Codec
+from llmgym_trainer.trainer import NoSpreadError, NothingTrainedError
 
 HERE = Path(__file__).parent
 NOT_REPEATABLE = ("time/", "val/time", "step_time")

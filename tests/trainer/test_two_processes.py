@@ -12,9 +12,9 @@ from toys import TASKS, make_trainer
 from two_processes import ADAPTER, ALIKE, BROKEN
 
 from llmgym import read_episodes
-from llmgym_trainer.collector import Group
-from llmgym_trainer.resume import ABANDONED
-from llmgym_trainer.runs import read_metrics
+from llmgym_trainer.collection.collector import Group
+from llmgym_trainer.runs.folder import read_metrics
+from llmgym_trainer.runs.state import ABANDONED
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 LIMIT_S = 500

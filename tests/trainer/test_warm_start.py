@@ -10,12 +10,12 @@ import torch
 from toys import IM_END, TASKS, LetterEnv, full_logps, letter_reward
 
 from llmgym import EpisodeLimits, PolicyTurn, ScriptedPolicy, StopReason, Task, run_episode, write_episodes
-from llmgym.cli import main
+from llmgym.cli.main import main
 from llmgym.errors import ConfigError
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.models import load_model
-from llmgym_trainer.warm_start import best_samples, recorded_episodes, warm_start
-from llmgym_trainer.warmup_cli import _parser
+from llmgym_trainer.cli.sft import _parser
+from llmgym_trainer.models.load import load_model
+from llmgym_trainer.sft.sft import best_samples, recorded_episodes, warm_start
+from llmgym_trainer.tokens.codec import Codec
 
 LIMITS = EpisodeLimits(max_turns=2, max_model_length=120, parse_retries=1)
 
@@ -59,7 +59,7 @@ def test_malformed_turns_are_not_learnt(loaded, tmp_path, monkeypatch):
         rows.extend(found)
         return [1.0]
 
-    monkeypatch.setattr("llmgym_trainer.warm_start.warm_up", stand_in)
+    monkeypatch.setattr("llmgym_trainer.sft.sft.warm_up", stand_in)
     bad = PolicyTurn(stop=StopReason.PARSE_FAILURE, detail="no call", raw_text="zzz")
     warm_start(model, tokenizer, codec, [said(bad, "abba")], tmp_path / "a", steps=1, batch_size=1, learning_rate=1e-3)
     (row,) = rows

@@ -15,13 +15,10 @@ from llmgym.errors import ConfigError
 from llmgym.registry import EnvEntry, find
 from llmgym_environments.mastermind import MastermindEnv, MastermindExpert
 from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
-from llmgym_trainer.codec import Codec
-from llmgym_trainer.engine import Sample
+from llmgym_trainer.algorithm.rows import Row, build_rows
+from llmgym_trainer.engines.base import Sample
 from llmgym_trainer.finite import NonFiniteError
-from llmgym_trainer.policy import ModelPolicy
-from llmgym_trainer.rows import Row, build_rows
-from llmgym_trainer.tiny import TinyRecipe
-from llmgym_trainer.warmup import (
+from llmgym_trainer.models.builtin.scripted import (
     FlawedReplay,
     _with_texts,
     encode_scripted,
@@ -30,6 +27,9 @@ from llmgym_trainer.warmup import (
     warm_up,
     warm_up_key,
 )
+from llmgym_trainer.models.builtin.tiny import TinyRecipe
+from llmgym_trainer.tokens.codec import Codec
+from llmgym_trainer.tokens.policy import ModelPolicy
 
 FACTS = {"amber": 3, "cedar": 4, "fox": 50, "rain": 60}
 TASK = Task("What is amber plus cedar?", 7, {"level": 1, "facts": FACTS, "expression": "amber+cedar"})

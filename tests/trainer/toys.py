@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from llmgym import Env, Message, StepResult, Task
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
-from llmgym_trainer.codec import load_chat_template
-from llmgym_trainer.models import load_model
-from llmgym_trainer.reporting import Reporter
-from llmgym_trainer.runs import RunFolder
+from llmgym_trainer.models.load import load_model
+from llmgym_trainer.runs.folder import RunFolder
+from llmgym_trainer.runs.reporting import Reporter
+from llmgym_trainer.tokens.codec import load_chat_template
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<pad>"]
 IM_END = 1

@@ -1,10 +1,10 @@
 """Multi-turn GRPO on llmgym environments, on top of TRL."""
 
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.dataset_tasks import load_dataset_tasks, tasks_from_dataset
-from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer
-from llmgym_trainer.mixtures import TaskSource
+from llmgym_trainer.data.datasets import load_dataset_tasks, tasks_from_dataset
+from llmgym_trainer.data.mixtures import TaskSource
 from llmgym_trainer.train import TrainResult, train_multi_turn
+from llmgym_trainer.trainer import MultiTurnGRPOTrainer
 
 __all__ = [
     "GRPOConfig",

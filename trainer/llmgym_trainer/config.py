@@ -18,14 +18,14 @@ import yaml
 from transformers.trainer_utils import SchedulerType
 from transformers.training_args import OptimizerNames
 
+from llmgym._util.files import write_whole
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
-from llmgym.evaluation_folder import write_whole
 from llmgym.task import Task
-from llmgym_trainer.advantages import BASELINES
-from llmgym_trainer.credit import CREDITS, Credit
-from llmgym_trainer.metrics import VALIDATION_METRICS
-from llmgym_trainer.sampling_correction import LEVELS
+from llmgym_trainer.algorithm.advantages import BASELINES
+from llmgym_trainer.algorithm.credit import CREDITS, Credit
+from llmgym_trainer.algorithm.loss import LEVELS
+from llmgym_trainer.collection.metrics import VALIDATION_METRICS
 
 DERIVED = {
     "num_generations": "episodes_per_task",

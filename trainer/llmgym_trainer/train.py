@@ -18,17 +18,17 @@ from llmgym.env import Env
 from llmgym.errors import ConfigError
 from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
-from llmgym_trainer.checkpoints import checkpoint_name
+from llmgym_trainer.collection.preflight import check_first_reset
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.first_reset import check_first_reset
-from llmgym_trainer.grpo_trainer import MultiTurnGRPOTrainer, NoSpreadError
-from llmgym_trainer.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.data.mixtures import Mixture, TaskSource
 from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
-from llmgym_trainer.mixtures import Mixture, TaskSource
-from llmgym_trainer.models import load_model, load_model_config, resolve_model
-from llmgym_trainer.reporting import Reporter, check_wandb
-from llmgym_trainer.resume import Progress, check_settings, find_checkpoint
-from llmgym_trainer.runs import RunFolder
+from llmgym_trainer.models.load import load_model, load_model_config, resolve_model
+from llmgym_trainer.runs.checkpoints import checkpoint_name
+from llmgym_trainer.runs.folder import RunFolder
+from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
+from llmgym_trainer.runs.reporting import Reporter, check_wandb
+from llmgym_trainer.runs.state import Progress, check_settings, find_checkpoint
+from llmgym_trainer.trainer import MultiTurnGRPOTrainer, NoSpreadError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmgym.rollout import derive_seed
+from llmgym._util.seeding import derive_seed
 from llmgym_environments.task_generation import below, draw
 
 ENCYCLOPEDIAS = 64

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llmgym import Message, StepResult, ToolEnv, ToolResult, tool
+from llmgym._util.aio import run_in_daemon_thread
 from llmgym.errors import TaskError, ToolError
-from llmgym.tools import run_in_daemon_thread
 from llmgym_environments.python_lab import sandbox
 
 MAX_SHOWN_CHARS = 2_000

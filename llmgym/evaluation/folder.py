@@ -1,0 +1,190 @@
+"""The folder of an evaluation: settings, episodes, tokens, report. Knows files; runs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from llmgym._util.files import LOCK_FILE, locked_folder, write_whole
+from llmgym.episode import Usage
+from llmgym.errors import ConfigError
+from llmgym.evaluation.episode_summary import EpisodeSummary, summarize
+from llmgym.evaluation.report import REPORT_FILE, Report
+from llmgym.records import iter_episodes
+
+logger = logging.getLogger(__name__)
+
+EPISODES_FILE = "episodes.jsonl"
+TOKENS_FILE = "tokens.jsonl"
+SETTINGS_FILE = "settings.json"
+MARKDOWN_FILE = "report.md"
+
+
+class EvaluationFolder:
+    """The files of one evaluation, which one process at a time may write.
+
+    - ``episodes.jsonl``, one line an episode that is done. This is the truth: what is done is what stands there, under
+      task id and episode index.
+    - ``tokens.jsonl``, one line an answer of a model, written as it comes: see :class:`TokenLedger`.
+    - ``settings.json``, ``report.json`` and ``report.md``, written whole.
+    - ``.lock``, held while the evaluation runs. The lock ends with its process, so a kill leaves none behind.
+
+    Args:
+        path: The folder; None takes ``runs/eval-<time>``. It is made by :meth:`claim`.
+        resume: Go on with the evaluation that the folder holds.
+
+    Raises:
+        ConfigError: The folder holds something and ``resume`` is off, or holds no evaluation to resume; or another
+            process is writing into it.
+    """
+
+    def __init__(self, path: str | Path | None, *, resume: bool) -> None:
+        if path is None:
+            if resume:
+                raise ConfigError("resume needs the folder of the evaluation to go on with (--out DIR)")
+            path = _new_name()
+        self.path = Path(path)
+        self.episodes = self.path / EPISODES_FILE
+        self.tokens = self.path / TOKENS_FILE
+        self._resume = resume
+        if (self.path / LOCK_FILE).exists():
+            with self._locked():  # asked here too, before a model is loaded
+                pass
+        self._check()
+
+    @contextlib.contextmanager
+    def claim(self, settings: dict[str, Any]) -> Iterator[None]:
+        """Hold the folder against other processes; write the settings, or hold them against those that are there.
+
+        Raises:
+            ConfigError: Another process has it or has filled it meanwhile, it cannot be written, or the evaluation there
+                ran with other settings.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the folder {str(self.path)!r} ({error}); give another --out") from error
+        with self._locked():
+            self._check()
+            if self._resume:
+                self._compare(settings)
+            else:
+                self.tokens.unlink(missing_ok=True)  # of an evaluation that was lost before its first episode ended
+                write_whole(self.path / SETTINGS_FILE, json.dumps(settings, indent=1, ensure_ascii=True) + "\n")
+            yield
+
+    def done(self) -> dict[tuple[str, int], EpisodeSummary]:
+        """What stands in the record, by task id and episode index. Of two with the same, the first counts."""
+        found: dict[tuple[str, int], EpisodeSummary] = {}
+        if not self.episodes.is_file():
+            return found
+        for episode in iter_episodes(self.episodes, skip_cut_line=True):
+            key = (episode.task.id, episode.episode_index)
+            if key in found:
+                logger.warning("%s holds episode %d of task %r twice; the first counts", self.episodes, key[1], key[0])
+            else:
+                found[key] = summarize(episode)
+        return found
+
+    def write_report(self, report: Report) -> None:
+        """Write ``report.json`` and ``report.md``."""
+        write_whole(self.path / REPORT_FILE, report.to_json())
+        write_whole(self.path / MARKDOWN_FILE, report.to_markdown())
+
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked_folder(self.path, "an evaluation", instead="give another --out")
+
+    def _check(self) -> None:
+        """Whether an evaluation can begin here, or go on."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{str(self.path)!r} is a file; an evaluation is kept in a folder")
+        begun = self.episodes.is_file() and self.episodes.stat().st_size > 0
+        if self._resume:
+            if not (self.path / SETTINGS_FILE).is_file():
+                raise ConfigError(f"{str(self.path)!r} holds no evaluation to resume; start one without --resume")
+        elif begun:
+            raise ConfigError(
+                f"{str(self.path)!r} holds an evaluation already: continue it with --resume, or give another --out"
+            )
+        elif self.path.is_dir():
+            own = {SETTINGS_FILE, SETTINGS_FILE + ".tmp", EPISODES_FILE, TOKENS_FILE, LOCK_FILE}
+            others = sorted({entry.name for entry in self.path.iterdir()} - own)
+            if others:
+                raise ConfigError(
+                    f"{str(self.path)!r} is not empty (it holds {others[0]!r}); give a new folder as --out"
+                )
+
+    def _compare(self, settings: dict[str, Any]) -> None:
+        file = self.path / SETTINGS_FILE
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+            names = sorted({*before, *settings})
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{str(file)!r} cannot be read ({error}); start anew in another folder") from error
+        different = [
+            f"{name} was {before.get(name)!r:.120} and is now {settings.get(name)!r:.120}"
+            for name in names
+            if before.get(name) != settings.get(name)
+        ]
+        if different:
+            raise ConfigError(
+                f"the evaluation in {str(self.path)!r} ran with other settings: {'; '.join(different)}. Resume it "
+                "with the same, or start another in a new folder"
+            )
+
+
+class TokenLedger:
+    """What a model's answers cost, one flushed line each. Also a context manager.
+
+    The record of an episode is written when the episode ends. Where none ever is, because the endpoint was lost or the
+    process was killed, its answers still stand here, so that no cost is forgotten.
+
+    Args:
+        path: The file; it is made when it is missing, and gone on with when it is there.
+
+    Attributes:
+        total: Of all lines, those that were there before too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.total = Usage(0, 0)
+        before = path.read_bytes() if path.is_file() else b""
+        for line in before.splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
+                entry = json.loads(line)
+                self.total += Usage(int(entry["prompt_tokens"]), int(entry["completion_tokens"]))
+        self._file = path.open("ab")
+        if before and not before.endswith(b"\n"):
+            self._file.write(b"\n")
+
+    def add(self, task_id: str, episode_index: int, usage: Usage) -> None:
+        """Note one answer."""
+        self.total += usage
+        entry = {
+            "task_id": task_id,
+            "episode_index": episode_index,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.flush()
+
+    def __enter__(self) -> TokenLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _new_name() -> Path:
+    now = time.strftime("eval-%Y%m%d-%H%M%S")
+    names = [now, *(f"{now}-{number}" for number in range(2, 100))]
+    return next(Path("runs", name) for name in names if not Path("runs", name).exists())

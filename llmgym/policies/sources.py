@@ -1,0 +1,76 @@
+"""Where the policies of an evaluation come from: one source, a fresh policy for each episode. Runs no episode.
+
+A source outlives the episodes: it holds the client or the loaded model. Scripted policies are here; a hosted model is
+in :mod:`llmgym.policies.hosted`, a local one in ``llmgym_trainer.models.policy_source``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from llmgym.episode import EpisodeLimits
+from llmgym.errors import EndpointLostError
+from llmgym.policy import Policy
+from llmgym.registry import expert_policy
+from llmgym.task import Task
+
+
+class PolicySource(ABC):
+    """Makes the policies of many episodes, which may run at the same time on one event loop.
+
+    Attributes:
+        name: Shown to people, such as ``"expert"`` or the name of a model.
+        lost: Set once no further request can succeed. Every policy of this source then raises it from ``act``, so
+            that its episode ends as an ERROR which says nothing about the policy: whoever runs episodes looks here
+            after each, drops such an episode, starts no other, and may run it again later.
+    """
+
+    name: str
+    lost: EndpointLostError | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What the record of an episode should say about its policy. JSON values, never a key."""
+        return {"policy": self.name}
+
+    @abstractmethod
+    def policy(self, task: Task, *, episode_index: int, seed: int, limits: EpisodeLimits) -> Policy:
+        """A fresh policy for one episode.
+
+        Args:
+            task: The task of the episode.
+            episode_index: Number of this episode among those of its task.
+            seed: The run seed. Chance in sampling comes from it, the task's id and ``episode_index`` alone.
+            limits: The limits of the episode; the lengths in them bound what is sampled.
+        """
+
+    async def close(self) -> None:
+        """Free what the source holds. Called once, after the last episode."""
+
+
+class ScriptedSource(PolicySource):
+    """Policies that need no model.
+
+    Args:
+        name: Shown to people.
+        make_policy: A :class:`Policy` subclass that needs no arguments, or a function that returns a fresh policy.
+    """
+
+    def __init__(self, name: str, make_policy: Callable[[], Policy]) -> None:
+        self.name = name
+        self._make_policy = make_policy
+
+    def policy(self, task: Task, *, episode_index: int, seed: int, limits: EpisodeLimits) -> Policy:
+        return self._make_policy()
+
+
+def expert_source(env_id: str) -> ScriptedSource:
+    """The scripted expert of an environment.
+
+    Raises:
+        UnknownEnvironmentError: No such environment, or it has no expert.
+    """
+    expert_policy(env_id)
+    return ScriptedSource("expert", lambda: expert_policy(env_id))

@@ -1,0 +1,130 @@
+"""Finds and loads the model to train: a built-in one, a hub name, a directory, or a run folder. No training here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import CONFIG_NAME
+
+from llmgym.errors import ConfigError, UnknownEnvironmentError
+from llmgym.evaluation.folder import EPISODES_FILE, SETTINGS_FILE
+from llmgym.registry import find
+from llmgym_trainer.runs.checkpoints import STATE_FILE, last_checkpoint
+from llmgym_trainer.tokens.codec import Codec, load_chat_template
+
+ADAPTER_FILE = "adapter_config.json"
+"""Stands in a checkpoint that holds an adapter alone."""
+
+
+def resolve_model(name: str, seed: int, env_id: str = "") -> str:
+    """Turn what a user may write for a model into a directory or hub name.
+
+    Args:
+        name: ``"tiny"`` or ``"smollm2"`` (built and warmed up here when not cached yet), a run folder (its last
+            checkpoint), a directory, or a hub name.
+        seed: Seed of a built-in model's warm-up.
+        env_id: The environment whose scripted expert a built-in model learns from. One without an expert, or none,
+            stands for ToolUseGame-v0.
+
+    Raises:
+        ConfigError: There is no such folder, or no model in it.
+    """
+    if name in ("tiny", "smollm2"):
+        has_expert = _has_expert(env_id)
+        if name == "tiny":
+            from llmgym_trainer.models.builtin.tiny import tiny_model, tiny_recipe
+
+            return str(tiny_model(seed, recipe=tiny_recipe(env_id) if has_expert else None))
+        from llmgym_trainer.models.builtin.smollm2 import SmolLM2Recipe, smollm2_model
+
+        return str(smollm2_model(seed, recipe=SmolLM2Recipe(env_id=env_id) if has_expert else None))
+    path = Path(name)
+    if (path / "metrics.jsonl").is_file() or (path / "config.yaml").is_file():
+        return str(last_checkpoint(path))
+    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ConfigError(f"there is no model directory {name!r}")
+    if path.is_dir() and not any((path / file).is_file() for file in (CONFIG_NAME, ADAPTER_FILE)):
+        is_evaluation = (path / EPISODES_FILE).is_file() or (path / SETTINGS_FILE).is_file()
+        what = "is the folder of an evaluation, with episodes and no model" if is_evaluation else "holds no model"
+        raise ConfigError(
+            f"{name!r} {what}: there is neither {CONFIG_NAME} nor {ADAPTER_FILE} in it. Give the folder of a training run, "
+            "one of its checkpoints, a model directory, a hub name, 'tiny' or 'smollm2'"
+        )
+    return name
+
+
+def _has_expert(env_id: str) -> bool:
+    try:
+        return find(env_id).expert is not None
+    except UnknownEnvironmentError:
+        return False
+
+
+def load_model_config(path: str, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Load a model's configuration, without weights; for an adapter checkpoint that of its base model.
+
+    Raises:
+        ConfigError: Nothing is there.
+    """
+    try:
+        if (Path(path) / ADAPTER_FILE).is_file():
+            from peft import PeftConfig
+
+            path = PeftConfig.from_pretrained(path).base_model_name_or_path
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise _cannot_load(path, error) from error
+
+
+def load_model(
+    path: str, *, dtype: torch.dtype, chat_template: str | None = None, **kwargs: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model and its tokenizer; an adapter checkpoint is merged into its base model.
+
+    Args:
+        path: Directory or hub name.
+        dtype: Of the weights.
+        chat_template: Name or file of a template that replaces the tokenizer's own; None keeps that.
+        kwargs: Passed on to ``AutoModelForCausalLM.from_pretrained``.
+
+    Raises:
+        ConfigError: Nothing is there, or the checkpoint was trained with another chat template than it has now.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if (Path(path) / ADAPTER_FILE).is_file():
+            from peft import AutoPeftModelForCausalLM
+
+            model = AutoPeftModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs).merge_and_unload()
+            model.requires_grad_(True)  # peft froze the base model
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **kwargs)
+    except (OSError, ValueError) as error:  # transformers raises either for a folder without a model
+        raise _cannot_load(path, error) from error
+    if chat_template is not None:
+        tokenizer.chat_template = load_chat_template(chat_template)
+    state = Path(path) / STATE_FILE
+    if state.is_file():
+        trained, now = json.loads(state.read_text())["template_hash"], Codec(tokenizer).template_hash
+        if trained != now:
+            raise ConfigError(
+                f"{path} was trained with chat template {trained} but its tokenizer now has {now}; restore the template"
+            )
+    return model, tokenizer
+
+
+def _cannot_load(path: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, or 'tiny'"
+    )
