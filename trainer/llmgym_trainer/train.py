@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,8 @@ def train_multi_turn(
     check_wandb(config.wandb_project)
 
     state = PartialState()
+    if state.num_processes > 1:  # its threads may otherwise abort the process while it exits
+        atexit.register(state.destroy_process_group)
     stop = StopRequest()
     with contextlib.ExitStack() as held, stop.on_signals():
         folder = _claimed_run_folder(config, state, held)
