@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import json
-import os
 import re
 import threading
 import time
@@ -19,10 +18,10 @@ from suite import attempts_on_page, check_guard, play_all, play_beside, plays
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
 from llmgym.errors import TaskError, ToolError
-from llmgym_environments.per_process import per_process
 from llmgym_environments.python_lab import PythonLabEnv, PythonLabExpert, generate_tasks, sandbox
 from llmgym_environments.python_lab.env import same
 from llmgym_environments.python_lab.tasks import LOUD_FAULTS
+from llmgym_environments.sharing import once_per_process
 
 TESTS = [[1, 24], [2, 27], [10, 51], [0, 21]]
 TASK = Task(
@@ -279,7 +278,7 @@ class Unguarded(PythonLabEnv):
     counting = ""
 
     async def count_passed(self, code):
-        with sandbox.session(sandbox.TIME_LIMIT_S) as session:
+        with sandbox.session("slow") as session:
             session.feed_run(code)
             return session.feed_run(self.counting, inputs={"tests": self._tests})
 
@@ -302,7 +301,7 @@ class TestsWithin(Unguarded):
     __test__ = False
 
     async def count_passed(self, code):
-        with sandbox.session(sandbox.TIME_LIMIT_S) as session:
+        with sandbox.session("slow") as session:
             session.feed_run(code, inputs={"tests": self._tests})
             return sum(same(session.feed_run(f"f({argument})"), result) for argument, result in self._tests)
 
@@ -482,11 +481,8 @@ def workers():
 
 
 def test_256_episodes_at_once_are_what_they_are_alone_and_share_their_workers():
-    sandbox.run("")
-    before = workers()
     play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=256))
-    assert before and before <= workers()  # none was replaced
-    assert len(workers()) <= os.cpu_count()
+    assert 1 <= len(workers()) <= 8  # four in each of the two pools
 
 
 HOSTILE = [
@@ -504,7 +500,7 @@ HOSTILE = [
 
 def test_hostile_programs_in_the_one_worker_that_there_is_disturb_no_other_episode(monkeypatch):
     with pydantic_monty.Monty(max_processes=1) as pool:
-        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pool)
+        monkeypatch.setattr(sandbox, "_pool", lambda name: pool)
         script = [*(calls(("run_python", program)) for program in HOSTILE), calls(("submit", HOSTILE[0]))]
         hostile = play_beside(PythonLabEnv, PythonLabExpert, generate_tasks(level="all", count=128), [script] * 8)
     assert {(episode.reward, episode.metrics["passed"]) for episode in hostile} == {(0.0, 0.0)}
@@ -533,7 +529,7 @@ def test_waiting_for_the_only_worker_counts_for_nobody(monkeypatch):
         )
 
     with pydantic_monty.Monty(max_processes=1) as pool, asyncio.Runner(loop_factory=FastClock) as runner:
-        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pool)
+        monkeypatch.setattr(sandbox, "_pool", lambda name: pool)
         monkeypatch.setattr(sandbox, "TIME_LIMIT_S", 0.1)
         episodes = runner.run(run())
     assert [episode.reward for episode in episodes[::2]] == [1.0] * 4
@@ -568,9 +564,9 @@ def test_quick_programs_do_not_wait_for_slow_ones(monkeypatch):
         return await asyncio.gather(*slow)
 
     with pydantic_monty.Monty(max_processes=1) as quick_pool, pydantic_monty.Monty(max_processes=1) as slow_pool:
-        pools = {sandbox.QUICK_S: quick_pool, sandbox.TIME_LIMIT_S: slow_pool}
-        monkeypatch.setattr(sandbox, "_pool", lambda limit_s: pools[limit_s])
-        held = sandbox.session(sandbox.TIME_LIMIT_S)
+        pools = {"quick": quick_pool, "slow": slow_pool}
+        monkeypatch.setattr(sandbox, "_pool", lambda name: pools[name])
+        held = sandbox.session("slow")
         held.__enter__()
         slow = asyncio.run(run(held))
     assert [results(episode) for episode in slow] == [
@@ -609,7 +605,7 @@ def test_a_program_that_waits_when_its_episode_ends_is_not_begun(monkeypatch):
         await env.reset(TASK)
         await env.step(calls(("run_python", "print(1)")))
 
-    monkeypatch.setattr(sandbox, "_pool", lambda limit_s: Pool())
+    monkeypatch.setattr(sandbox, "_pool", lambda name: Pool())
     asyncio.run(run())
     assert begun == ["print(1)"]
 
@@ -618,7 +614,8 @@ def test_of_threads_that_come_first_at_once_all_get_the_one_pool(monkeypatch):
     made = []
 
     class SlowToMake(contextlib.nullcontext):
-        def __init__(self, **_):
+        def __init__(self, *, max_processes, **_):
+            assert max_processes == 4
             super().__init__()
             time.sleep(0.1)
             made.append(self)
@@ -627,9 +624,9 @@ def test_of_threads_that_come_first_at_once_all_get_the_one_pool(monkeypatch):
             return self
 
     monkeypatch.setattr(sandbox, "Monty", SlowToMake)
-    monkeypatch.setattr(sandbox, "_pool", per_process(sandbox._pool.__wrapped__))
+    monkeypatch.setattr(sandbox, "_pool", once_per_process(sandbox._pool.__wrapped__))
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
-        assert len({*threads.map(sandbox.session, [0.123] * 8)}) == len(made) == 1
+        assert len({*threads.map(sandbox.session, ["quick"] * 8)}) == len(made) == 1
 
 
 def test_large_results_do_not_pile_up():

@@ -20,17 +20,18 @@ from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success
 import llmgym
 from llmgym import Policy, StopReason, Task
 from llmgym.errors import TaskError, ToolError
+from llmgym_environments.sharing import FairSemaphore
 from llmgym_environments.sql_analyst import SqlAnalystEnv, SqlAnalystExpert, generate_tasks
 from llmgym_environments.sql_analyst.answer import parse_rows, target_rows
 from llmgym_environments.sql_analyst.database import (
     CUT_NOTE,
     FUNCTIONS,
+    PLACES,
     QUICK_CPU_S,
     Database,
-    _gate,
+    _semaphore,
     _template,
 )
-from llmgym_environments.sql_analyst.gate import Gate
 from llmgym_environments.sql_analyst.tasks import WORDS
 
 SCRIPT = """
@@ -377,24 +378,24 @@ def test_a_closed_episode_stops_its_query(unlimited):
 
 
 @pytest.fixture
-def gates(monkeypatch):
-    """The gates of quick and of slow queries, a place each, and no query is ended by its steps."""
-    gates = {0.05: Gate(1), 0.1: Gate(1)}
+def semaphores(monkeypatch):
+    """The semaphores of quick and of slow queries, a place each, and no query is ended by its steps."""
+    semaphores = {0.05: FairSemaphore(1), 0.1: FairSemaphore(1)}
     for name, value in {"QUICK_CPU_S": 0.05, "MAX_CPU_S": 0.1, "MAX_STEPS": 10**12}.items():
         monkeypatch.setattr(f"llmgym_environments.sql_analyst.database.{name}", value)
-    monkeypatch.setattr("llmgym_environments.sql_analyst.database._gate", lambda limit_s: gates[limit_s])
-    return gates.values()
+    monkeypatch.setattr("llmgym_environments.sql_analyst.database._semaphore", lambda limit_s: semaphores[limit_s])
+    return semaphores.values()
 
 
 ENDLESS = "SELECT count(*) FROM " + ", ".join(f"sqlite_master t{index}" for index in range(40))
 TOO_LONG = "tool_error: the query takes too long; join on keys, or read fewer rows"
 
 
-def test_quick_queries_do_not_wait_for_slow_ones(gates):
-    _, slow_gate = gates
+def test_quick_queries_do_not_wait_for_slow_ones(semaphores):
+    _, slow_semaphore = semaphores
 
     async def run():
-        with slow_gate:
+        with slow_semaphore:
             script = [{"role": "assistant", "tool_calls": [sql(ENDLESS)] * 2}, "42"]
             slow = [
                 asyncio.create_task(llmgym.run_episode(SqlAnalystEnv(), TASK, llmgym.ScriptedPolicy(script)))
@@ -404,7 +405,7 @@ def test_quick_queries_do_not_wait_for_slow_ones(gates):
             tasks = generate_tasks("test", level="all", count=8)
             quick = [llmgym.run_episode(SqlAnalystEnv(), task, SqlAnalystExpert()) for task in tasks]
             assert [episode.reward for episode in await asyncio.gather(*quick)] == [1.0] * 8
-            while len(slow_gate._waiting) < 4 and not any(episode.done() for episode in slow):
+            while len(slow_semaphore._waiting) < 4 and not any(episode.done() for episode in slow):
                 await asyncio.sleep(0.01)
             assert not any(episode.done() for episode in slow)
         return await asyncio.gather(*slow)
@@ -415,7 +416,8 @@ def test_quick_queries_do_not_wait_for_slow_ones(gates):
 def test_a_query_that_is_not_quick_begins_again_and_is_seen_once(unlimited, monkeypatch):
     passed = []
     monkeypatch.setattr(
-        "llmgym_environments.sql_analyst.database._gate", lambda limit_s: passed.append(limit_s) or Gate(1)
+        "llmgym_environments.sql_analyst.database._semaphore",
+        lambda limit_s: passed.append(limit_s) or FairSemaphore(1),
     )
     database = unlimited(QUICK_CPU_S=0.0, MAX_CPU_S=600.0)
     assert database.query("SELECT count(*), sum(a) FROM t") == "100 | 100"
@@ -434,50 +436,50 @@ def test_a_query_that_is_not_quick_begins_again_and_is_seen_once(unlimited, monk
     assert (episode.metrics["queries"], episode.metrics["queries_failed"]) == (1, 0)
 
 
-def test_an_episode_is_closed_at_once_while_its_query_waits(gates):
-    async def run(gate):
+def test_an_episode_is_closed_at_once_while_its_query_waits(semaphores):
+    async def run(semaphore):
         database = Database(SCRIPT)
-        with gate:
+        with semaphore:
             waiting = asyncio.create_task(asyncio.to_thread(database.query, ENDLESS))
-            while not gate._waiting and not waiting.done():
+            while not semaphore._waiting and not waiting.done():
                 await asyncio.sleep(0.01)
             database.close()
         with pytest.raises(ToolError, match="closed"):
             await waiting
-        assert gate._free == 1
+        assert semaphore._free == 1
 
-    for gate in gates:
-        asyncio.run(run(gate))
+    for semaphore in semaphores:
+        asyncio.run(run(semaphore))
 
 
 def test_who_waits_longest_is_next():
-    gate, order = Gate(2), []
+    semaphore, order = FairSemaphore(2), []
 
     def wait(name):
-        with gate:
+        with semaphore:
             order.append(name)
 
-    with gate, gate:
+    with semaphore, semaphore:
         threads = []
         for name in range(5):
             threads.append(threading.Thread(target=wait, args=(name,), daemon=True))
             threads[-1].start()
-            while len(gate._waiting) <= name:
+            while len(semaphore._waiting) <= name:
                 time.sleep(0.001)
         assert order == []
-        gate.__exit__()
+        semaphore.__exit__()
         for thread in threads:
             thread.join(60)
         assert order == [0, 1, 2, 3, 4]
-        gate.__enter__()
+        semaphore.__enter__()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_places_of_its_own():
-    gate = _gate(QUICK_CPU_S)
+    semaphore = _semaphore(QUICK_CPU_S)
     with contextlib.ExitStack() as held:
-        for _ in range(os.cpu_count()):
-            held.enter_context(gate)
+        for _ in range(PLACES):
+            held.enter_context(semaphore)
         child = multiprocessing.get_context("fork").Process(target=query, args=("SELECT 1",))
         child.start()
         child.join(60)

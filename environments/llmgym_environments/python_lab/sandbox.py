@@ -1,17 +1,15 @@
-"""Runs programs that a model wrote, in the Monty sandbox. Knows programs and values; knows no task and no message.
+"""Runs programs written by a model in the Monty sandbox.
 
-Monty is an interpreter of its own for a large part of Python, in worker processes that are replaced when they die. A
-program has no files, network, environment variables, processes or host objects; time stands still, random numbers have
-a fixed seed, and sleeping takes no time, so that a program gives the same result each time it runs. (Python's
-``exec`` with fewer names is no sandbox, RestrictedPython bounds neither time nor memory, and containers are no part
-of an installation with pip.)
+Monty interprets a large part of Python in worker processes, which are replaced when they die. A program has no files,
+network, environment variables, processes or host objects; the clock stands still, random numbers have a fixed seed and
+sleeping takes no time, so a program gives the same result each time it runs. (Alternatives: Python's ``exec`` with
+fewer names is no sandbox, RestrictedPython bounds neither time nor memory, containers do not come with pip.)
 
-All episodes of a process share the workers, and programs that wait are served in the order of their coming. So that
-quick ones need not wait for slow ones, there are two pools, each with a worker for each core: the first gives every
-program ``QUICK_S``; one that needs more is begun again in the second. As an episode waits with one program at a time, a
-quick one waits in the first pool for at most one program of each other episode. Such a program holds the worker for
-``QUICK_S + GRACE_S``, or when 8 calls of a function belong to it for ``9 * QUICK_S + GRACE_S``: 0.15 and 0.55 s. In the
-second pool the same sum has ``TIME_LIMIT_S`` for ``QUICK_S``.
+All episodes of a process share the workers, and waiting programs are served in order. Two pools of ``WORKERS`` processes
+keep quick programs from waiting for slow ones: the first gives every program ``QUICK_S``, and one that needs more starts
+again in the second. An episode waits with one program at a time, so a quick one waits for at most one program of each
+other episode. Such a program holds its worker for at most ``QUICK_S + GRACE_S`` (0.15 s), or with 8 calls of a function
+for ``9 * QUICK_S + GRACE_S`` (0.55 s); in the second pool ``TIME_LIMIT_S`` takes the place of ``QUICK_S``.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 import atexit
 import datetime
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pydantic_monty
 from pydantic_monty import (
@@ -33,17 +31,20 @@ from pydantic_monty import (
 )
 
 from llmgym.errors import ToolError
-from llmgym_environments.per_process import per_process
+from llmgym_environments.sharing import once_per_process
 
 T = TypeVar("T")
+Pool = Literal["quick", "slow"]
 
+WORKERS = 4
+"""Worker processes per pool, whatever the number of cores; a process has two pools."""
 MAX_PROGRAM_CHARS = 10_000
 TIME_LIMIT_S = 0.5
-"""Of one program, and of each call of a function. It begins when a worker takes it up; waiting for one does not count."""
+"""For a program, and for each call of a function, from when a worker starts it; waiting for a worker does not count."""
 QUICK_S = 0.05
-"""The same in the first pool."""
+"""The same limit in the first pool."""
 GRACE_S = 0.1
-"""What a worker has beyond either until it is killed, in a step that the interpreter does not interrupt."""
+"""Extra time before a worker is killed in a step that the interpreter cannot interrupt."""
 MEMORY_LIMIT_BYTES = 16 * 2**20
 PRINT_LIMIT_BYTES = 100_000
 _KILL_S = 5.0
@@ -51,7 +52,7 @@ _POLICY = pydantic_monty.OSPolicy(datetime=datetime.datetime(2000, 1, 1), sleep=
 
 
 def never() -> bool:
-    """Nothing is over."""
+    """Nobody has stopped waiting."""
     return False
 
 
@@ -60,10 +61,10 @@ def run(program: str, over: Callable[[], bool] = never) -> tuple[str, str | None
 
     Args:
         program: The program.
-        over: Whether nobody waits for it any more; then it is not begun.
+        over: Whether nobody waits for the program any more; then it is not started.
 
     Returns:
-        What it printed, and what it died of: ``NameError: name 'y' is not defined (line 2)``, or None.
+        What it printed, and its error (``NameError: name 'y' is not defined (line 2)``) or None.
 
     Raises:
         ToolError: The program is longer than ``MAX_PROGRAM_CHARS``.
@@ -79,7 +80,7 @@ def run(program: str, over: Callable[[], bool] = never) -> tuple[str, str | None
     try:
         _in_session(work, over)
     except MontyError as error:
-        # What was printed until time was up depends on the machine.
+        # How much was printed before the time limit depends on the machine.
         return ("" if _out_of_time(error) else printed.output), _describe(error)
     return printed.output, None
 
@@ -91,24 +92,22 @@ def call(
     keep: Callable[[int, Any], T],
     over: Callable[[], bool] = never,
 ) -> list[T]:
-    """Run a program and call a function of it with each argument, in a session of its own; blocks.
+    """Run a program and call one of its functions with each argument, in a session of its own; blocks.
 
-    The program cannot reach the caller: the arguments come one at a time, and only values go back. What the program
-    prints is dropped.
+    The program cannot reach the caller: arguments arrive one at a time, and only values come back. Printed text is
+    dropped.
 
     Args:
         program: The program.
         function: Name of the function.
         arguments: JSON values.
-        keep: Gets the number of an argument, from 0, and the value for it; what it makes of them is all that is kept
-            of the value, which may be large: ``MEMORY_LIMIT_BYTES`` of the program are up to 4 times as much here (66 MB
-            were measured, for a text with one character beyond the 16-bit ones). In the place of a value it gets the
-            ``MontyError`` that the call died of. After a call that was stopped by a limit the others are not made and
-            have its error too.
+        keep: Called with the index of an argument and its value, or the ``MontyError`` of a failed call; only its result
+            is kept, because a value may be large (``MEMORY_LIMIT_BYTES`` in the sandbox can be four times as much here).
+            After a call that a limit stopped, no more calls are made and the rest get the same error.
         over: See :func:`run`.
 
     Returns:
-        What ``keep`` made of each; nothing of a program that was not begun.
+        The results of ``keep``; empty for a program that was not started.
 
     Raises:
         ToolError: The program is longer than ``MAX_PROGRAM_CHARS``.
@@ -141,30 +140,33 @@ def _call(session: MontySession, function: str, argument: Any) -> Any:
 
 def _in_session(work: Callable[[MontySession], None], over: Callable[[], bool]) -> None:
     try:
-        with session(QUICK_S) as quick:
+        with session("quick") as quick:
             return None if over() else work(quick)
     except MontyError as error:
         if not _out_of_time(error):
             raise
-    with session(TIME_LIMIT_S) as slow:  # a program does the same each time
+    with session("slow") as slow:  # a program does the same each time
         return None if over() else work(slow)
 
 
-def session(limit_s: float) -> MontySession:
-    """A session in the pool of the programs with this time limit."""
+def session(pool: Pool) -> MontySession:
+    """A session on a worker of a pool, with the pool's time limit."""
     limits = pydantic_monty.ResourceLimits(
-        max_feed_duration_secs=limit_s, max_memory=MEMORY_LIMIT_BYTES, max_recursion_depth=500, max_suspensions=1
+        max_feed_duration_secs=QUICK_S if pool == "quick" else TIME_LIMIT_S,
+        max_memory=MEMORY_LIMIT_BYTES,
+        max_recursion_depth=500,
+        max_suspensions=1,
     )
-    return _pool(limit_s).checkout(limits=limits, os_policy=_POLICY)
+    return _pool(pool).checkout(limits=limits, os_policy=_POLICY)
 
 
-@per_process
-def _pool(limit_s: float) -> Monty:
-    """The workers of this process for a time limit: as many at a time as there are cores."""
-    pool = Monty(request_timeout=_KILL_S, feed_duration_limit_grace=GRACE_S)
-    pool.__enter__()
-    atexit.register(pool.__exit__, None, None, None)
-    return pool
+@once_per_process
+def _pool(pool: Pool) -> Monty:
+    """The workers of one of this process's pools."""
+    workers = Monty(max_processes=WORKERS, request_timeout=_KILL_S, feed_duration_limit_grace=GRACE_S)
+    workers.__enter__()
+    atexit.register(workers.__exit__, None, None, None)
+    return workers
 
 
 def _check_length(program: str) -> None:

@@ -1,4 +1,4 @@
-"""One read-only SQLite database in memory, under limits. Knows SQL and its dangers; knows no task and no message.
+"""A read-only SQLite database in memory that bounds what a query can do and cost.
 
 What bounds a query, whatever its text:
 
@@ -13,16 +13,15 @@ What bounds a query, whatever its text:
 4. Memory. No text and no row is longer than ``MAX_LENGTH`` bytes, and a step makes less than one row.
 5. Output. ``MAX_ROWS`` rows and ``MAX_CHARACTERS`` characters; the note behind them says how to get the rest.
 
-What bounds the wait for others: the queries of a process pass two gates, each with a place for each core. Behind the
-first every query has ``QUICK_CPU_S``; one that needs more is begun again behind the second, with ``MAX_CPU_S``. As an
-episode waits with one query at a time, a quick one waits for at most one of each other episode, each of which holds a
-place for ``QUICK_CPU_S`` and one instruction, 0.06 s of CPU time; slow queries take up to half of the cores meanwhile.
+What bounds the wait for others: the queries of a process pass two fair semaphores of ``PLACES`` places. The first gives
+every query ``QUICK_CPU_S``; one that needs more starts again at the second, with ``MAX_CPU_S``. An episode waits with
+one query at a time, so a quick query waits for at most one query of each other episode, each of which holds its place
+for ``QUICK_CPU_S`` and one instruction, 0.06 s of CPU time.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import re
 import sqlite3
 import threading
@@ -31,9 +30,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmgym.errors import ToolError, did_you_mean
-from llmgym_environments.per_process import per_process
-from llmgym_environments.sql_analyst.gate import Gate
+from llmgym_environments.sharing import FairSemaphore, once_per_process
 
+PLACES = 4
+"""Queries that run at once at each of the two semaphores, whatever the number of cores."""
 MAX_QUERY = 1000
 MAX_STEPS = 500_000
 MAX_CPU_S = 0.5
@@ -116,7 +116,7 @@ class Database:
         for word in filter(None, map(str.upper, _REFUSED.findall(text))):
             raise ToolError(f"{word} is not available; {_INSTEAD.get(word, 'write the value itself')}")
         for limit_s in (QUICK_CPU_S, MAX_CPU_S):  # nothing changes the data: a query gives the same each time
-            with _gate(limit_s), self._lock:  # in this order: close waits for the lock
+            with _semaphore(limit_s), self._lock:  # in this order: close waits for the lock
                 self._checks_left = MAX_STEPS // _STEPS_A_CHECK
                 self._end_s = time.thread_time() + limit_s  # CPU time: a busy machine changes no result
                 self._late = False
@@ -161,10 +161,10 @@ class Database:
         return self._late
 
 
-@per_process
-def _gate(limit_s: float) -> Gate:
-    """Where the queries of this process with a time limit wait: a place for each core."""
-    return Gate(os.cpu_count() or 1)
+@once_per_process
+def _semaphore(limit_s: float) -> FairSemaphore:
+    """Where the queries of this process with a time limit wait."""
+    return FairSemaphore(PLACES)
 
 
 @functools.lru_cache(maxsize=256)
