@@ -8,7 +8,8 @@ from toys import IM_END, TASKS, LetterEnv, build_tokenizer
 
 from llmgym import EpisodeLimits, StopReason
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.collection.collector import Collector, RolloutClock, TaskStream
+from llmgym_trainer.collection.collector import Collector, RolloutClock
+from llmgym_trainer.data.task_stream import TaskStream
 from llmgym_trainer.engines.base import Sample
 from llmgym_trainer.tokens.codec import Codec
 

@@ -18,7 +18,7 @@ from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-from llmgym_trainer.data.mixtures import Mixture, TaskSource
+from llmgym_trainer.data.task_stream import Mixture, TaskSource
 from llmgym_trainer.finite import NonFiniteError
 from llmgym_trainer.runs.checkpoints import CheckpointError
 from llmgym_trainer.runs.folder import RunFolder, RunFolderError, read_metrics

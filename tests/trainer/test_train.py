@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
-from llmgym_trainer.data.mixtures import TaskSource
+from llmgym_trainer.data.task_stream import TaskSource
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.tokens.codec import Codec

@@ -2,7 +2,7 @@
 
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.datasets import load_dataset_tasks, tasks_from_dataset
-from llmgym_trainer.data.mixtures import TaskSource
+from llmgym_trainer.data.task_stream import TaskSource
 from llmgym_trainer.train import TrainResult, train_multi_turn
 from llmgym_trainer.trainer import MultiTurnGRPOTrainer
 

@@ -21,7 +21,7 @@ from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.collection.preflight import check_first_reset
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.data.mixtures import Mixture, TaskSource
+from llmgym_trainer.data.task_stream import Mixture, TaskSource
 from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
 from llmgym_trainer.models.load import load_model, load_model_config, resolve_model
 from llmgym_trainer.runs.checkpoints import checkpoint_name

@@ -55,10 +55,10 @@ from llmgym_trainer.algorithm.batches import LossScale, StepTotals, TrainRow, pa
 from llmgym_trainer.algorithm.credit import EpisodeRewards
 from llmgym_trainer.algorithm.loss import importance_ratios
 from llmgym_trainer.algorithm.rows import build_rows
-from llmgym_trainer.collection.collector import Collector, Group, TaskStream
+from llmgym_trainer.collection.collector import Collector, Group
 from llmgym_trainer.collection.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.data.mixtures import Mixture, MixtureStream
+from llmgym_trainer.data.task_stream import Mixture, MixtureStream, TaskStream
 from llmgym_trainer.engines.base import Engine
 from llmgym_trainer.engines.transformers import TransformersEngine
 from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_are_finite

@@ -141,7 +141,7 @@ def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) ->
     val_tasks = _val_tasks(entry, known, options)
     also = [_weighted(text) for text in known.also]
 
-    from llmgym_trainer.data.mixtures import TaskSource
+    from llmgym_trainer.data.task_stream import TaskSource
     from llmgym_trainer.train import announce, train_multi_turn
 
     data: dict[str, Any] = {

@@ -35,35 +35,6 @@ class Group:
     failed: list[Episode] = field(default_factory=list)
 
 
-class TaskStream:
-    """All tasks for ever: every epoch shuffled anew, none left out, whatever number is taken at a time.
-
-    Attributes:
-        cursor: Tasks given out so far; with the seed it is the whole state.
-    """
-
-    def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True) -> None:
-        self._tasks = list(tasks)
-        self._seed = seed
-        self._shuffle = shuffle
-        self._epoch = -1
-        self._order: list[int] = []
-        self.cursor = 0
-
-    def take(self, count: int) -> list[Task]:
-        """Return the next ``count`` tasks, across the end of an epoch if need be."""
-        taken = []
-        for position in range(self.cursor, self.cursor + count):
-            epoch, index = divmod(position, len(self._tasks))
-            if epoch != self._epoch:
-                self._epoch, self._order = epoch, list(range(len(self._tasks)))
-                if self._shuffle:
-                    random.Random(derive_seed(self._seed, "task order", epoch)).shuffle(self._order)
-            taken.append(self._tasks[self._order[index]])
-        self.cursor += count
-        return taken
-
-
 class RolloutClock:
     """Splits the wall clock of a rollout in two parts that add up to it.
 

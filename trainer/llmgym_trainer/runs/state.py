@@ -40,14 +40,14 @@ class Progress:
 
     Attributes:
         step: Whole optimizer steps done.
-        cursor: Tasks given out by the :class:`~llmgym_trainer.collection.collector.TaskStream`.
+        cursor: Tasks given out by the :class:`~llmgym_trainer.data.task_stream.TaskStream`.
         seen_tokens: Tokens of all training episodes so far.
         validated: Whether the validation of this step was done already.
         metrics_bytes: Length of ``metrics.jsonl``.
         processes: Processes that train.
         batch_size: Tasks of a step.
         tasks_hash: :func:`hash_tasks` of the training tasks.
-        mixture: :attr:`llmgym_trainer.data.mixtures.Mixture.shares` where there are several environments, else empty.
+        mixture: :attr:`llmgym_trainer.data.task_stream.Mixture.shares` where there are several environments, else empty.
         trained_steps: Steps that trained anything.
         steps_without_spread: Steps in a row, up to this one, in which no group could train anything.
         non_finite_steps: Steps in a row, up to this one, whose gradients were not finite.

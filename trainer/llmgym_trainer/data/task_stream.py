@@ -1,9 +1,10 @@
-"""Several environments in one run: whose task comes next, and to which environment a task belongs. Knows no model."""
+"""Which task comes next: the training tasks in shuffled epochs, from one environment or a mixture of several."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,35 @@ from llmgym.env import Env
 from llmgym.errors import ConfigError
 from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
-from llmgym_trainer.collection.collector import TaskStream
+
+
+class TaskStream:
+    """All tasks for ever: every epoch shuffled anew, none left out, whatever number is taken at a time.
+
+    Attributes:
+        cursor: Tasks given out so far; with the seed it is the whole state.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True) -> None:
+        self._tasks = list(tasks)
+        self._seed = seed
+        self._shuffle = shuffle
+        self._epoch = -1
+        self._order: list[int] = []
+        self.cursor = 0
+
+    def take(self, count: int) -> list[Task]:
+        """Return the next ``count`` tasks, across the end of an epoch if need be."""
+        taken = []
+        for position in range(self.cursor, self.cursor + count):
+            epoch, index = divmod(position, len(self._tasks))
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, list(range(len(self._tasks)))
+                if self._shuffle:
+                    random.Random(derive_seed(self._seed, "task order", epoch)).shuffle(self._order)
+            taken.append(self._tasks[self._order[index]])
+        self.cursor += count
+        return taken
 
 
 @dataclass(frozen=True)
@@ -90,7 +119,7 @@ class Mixture:
 
 
 class MixtureStream:
-    """Gives out tasks like a :class:`llmgym_trainer.collection.collector.TaskStream`, from several sources.
+    """Gives out tasks like a :class:`TaskStream`, from several sources.
 
     Whose turn it is follows from the weights alone: each source that is on gains its share with every task given out,
     the one that has gained most comes next, and pays one. So every stretch of tasks has the proportion of the weights

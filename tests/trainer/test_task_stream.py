@@ -4,8 +4,7 @@ from toys import TASKS, LetterEnv, TalkEnv, settings
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TaskSource, train_multi_turn
-from llmgym_trainer.collection.collector import TaskStream
-from llmgym_trainer.data.mixtures import Mixture
+from llmgym_trainer.data.task_stream import Mixture, TaskStream
 from llmgym_trainer.runs.folder import read_metrics
 
 
