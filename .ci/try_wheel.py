@@ -16,7 +16,7 @@ seconds = time.perf_counter() - start
 assert "site-packages" in llmgym.__file__, llmgym.__file__
 assert importlib.util.find_spec("torch") is None, "the core alone brought torch"
 assert os.path.exists(os.path.join(os.path.dirname(llmgym.__file__), "py.typed"))
-assert importlib.metadata.version("llmgym") == llmgym.__version__
+assert importlib.metadata.version("llmgym-rl") == llmgym.__version__
 
 import gymnasium  # noqa: E402
 
@@ -42,5 +42,5 @@ env.close()
 assert "ToolUseGame-v0" in subprocess.run(["llmgym", "list"], check=True, capture_output=True, text=True).stdout
 train = subprocess.run(["llmgym", "train", "ToolUseGame-v0"], capture_output=True, text=True)
 assert train.returncode == 2, train
-assert 'pip install "llmgym[train]"' in train.stderr, train.stderr
+assert 'pip install -e ".[train]"' in train.stderr, train.stderr
 sys.stdout.write(f"the wheel works without torch; import llmgym took {seconds:.2f} s\n")

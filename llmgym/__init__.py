@@ -1,6 +1,7 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
 from llmgym._util.seeding import derive_seed
+from llmgym._util.versions import __version__ as __version__
 from llmgym._util.versions import provenance
 from llmgym.checking import CheckReport, check_env
 from llmgym.env import Env, StepResult
@@ -22,8 +23,6 @@ from llmgym.scoring import CachedScorer
 from llmgym.task import Task, load_tasks, save_tasks
 from llmgym.tool_env import ToolEnv
 from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
-
-__version__ = "0.1.0"
 
 __all__ = [
     "CachedScorer",

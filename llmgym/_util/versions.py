@@ -1,4 +1,4 @@
-"""Which software an episode comes from. Knows installed versions and source files; imports no package to ask it."""
+"""The version of llmgym, what else is installed (without importing it), and how to install the rest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import inspect
 import platform
 from pathlib import Path
 from typing import Any
+
+__version__ = "0.1.0"
 
 _PACKAGES = (
     "gymnasium",
@@ -22,6 +24,11 @@ _PACKAGES = (
     "tokenizers",
     "vllm",
 )
+
+
+def install_hint(extra: str) -> str:
+    """Say how to add an extra of the distribution to an installation from a clone or from a wheel."""
+    return f'install the extra "{extra}": pip install -e ".[{extra}]" in a clone, or pip install "FILE.whl[{extra}]"'
 
 
 def provenance(environment: type | None = None) -> dict[str, Any]:
@@ -46,7 +53,7 @@ def provenance(environment: type | None = None) -> dict[str, Any]:
 def _software() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
-        "llmgym": _version("llmgym"),
+        "llmgym": __version__,
         "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
     }
 

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Sequence
 
 import llmgym
+from llmgym._util.versions import install_hint
 from llmgym.errors import LLMGymError, TaskError
 from llmgym.registry import SPLITS, EnvEntry, find
 from llmgym.task import Task
@@ -82,7 +83,7 @@ def _has_trainer(command: str) -> bool:
     missing = [name for name in _TRAINER_NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f'llmgym {command} needs the trainer: pip install "llmgym[train]" (not installed: {", ".join(missing)})',
+            f"llmgym {command} needs the trainer (not installed: {', '.join(missing)}): {install_hint('train')}",
             file=sys.stderr,
         )
     return not missing

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 
 from llmgym._util.aio import run_sync
+from llmgym._util.versions import install_hint
 from llmgym.env import Env
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, TaskError
@@ -273,8 +274,8 @@ class Evaluation:
             from llmgym_trainer.models.policy_source import LocalSource
         except ImportError as error:
             raise ConfigError(
-                f'a local model needs the trainer ({error}): pip install "llmgym[train]"; for a model behind an '
-                "endpoint give its base_url (--base-url)"
+                f"a local model needs the trainer ({error}): {install_hint('train')}; "
+                "for a model behind an endpoint give its base_url (--base-url)"
             ) from error
         return LocalSource(
             self.model,

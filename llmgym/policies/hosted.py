@@ -32,6 +32,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from llmgym._util.seeding import derive_seed
+from llmgym._util.versions import install_hint
 from llmgym.episode import EpisodeLimits, StopReason, Usage
 from llmgym.errors import ConfigError, EndpointLostError, LLMGymError, MessageError
 from llmgym.messages import Message, ToolSpec, malformed_reason, normalize_message
@@ -127,7 +128,7 @@ class HostedSource(PolicySource):
         try:
             import openai
         except ImportError as error:
-            raise ConfigError('a hosted model needs the openai package: pip install "llmgym[eval]"') from error
+            raise ConfigError(f"a hosted model needs the openai package: {install_hint('eval')}") from error
         self.name = model
         self._url = url
         self._timeout_s = request_timeout_s

@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from llmgym._util.versions import install_hint
 from llmgym.errors import ConfigError
 from llmgym.viewer.collect import collect
 from llmgym.viewer.sources import Source, find_source
@@ -124,7 +125,7 @@ def _token_texts(source: Source, name: str | None) -> Callable[[Sequence[int]], 
         if name is None:
             return None
         raise ConfigError(
-            '--tokenizer needs transformers: pip install "llmgym[train]"; without it tokens are shown as ids'
+            f"--tokenizer needs transformers: {install_hint('train')}; without it tokens are shown as ids"
         ) from None
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)

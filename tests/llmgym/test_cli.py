@@ -125,7 +125,7 @@ def test_train_without_the_trainer_says_what_to_install(monkeypatch, capsys, mis
     monkeypatch.setattr(cli, "_TRAINER_NEEDS", ("json", f"no_such_{missing}"))
     assert cli.main(["train", "ToolUseGame-v0"]) == 2
     err = capsys.readouterr().err
-    assert 'llmgym train needs the trainer: pip install "llmgym[train]"' in err
+    assert 'pip install -e ".[train]"' in err
     assert f"no_such_{missing}" in err
     assert "json" not in err
 

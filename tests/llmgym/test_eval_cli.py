@@ -177,7 +177,7 @@ sys.exit(cli.main(["eval", "ToolUseGame-v0", "--model", "tiny"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert 'pip install "llmgym[train]"' in done.stderr
+    assert 'pip install -e ".[train]"' in done.stderr
     assert done.stderr.count("\n") == 1
 
 

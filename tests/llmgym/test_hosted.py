@@ -545,7 +545,7 @@ def test_hosts_that_need_no_key(host):
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ConfigError, match=r'pip install "llmgym\[eval\]"'):
+    with pytest.raises(ConfigError, match=r'pip install -e "\.\[eval\]"'):
         HostedSource("m", "http://localhost:1/v1")
 
 

@@ -49,7 +49,3 @@ print(episode.reward)
 def test_everything_in_all_exists_and_is_sorted():
     assert [name for name in llmgym.__all__ if not hasattr(llmgym, name)] == []
     assert sorted(llmgym.__all__) == list(llmgym.__all__)
-
-
-def test_the_version_is_the_installed_one():
-    assert llmgym.provenance()["llmgym"] == llmgym.__version__
