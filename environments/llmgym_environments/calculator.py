@@ -1,4 +1,4 @@
-"""Safe arithmetic for tools, and numbers in answers. Knows text and numbers; knows no environment and no message."""
+"""A safe calculator for tools, and the reading of numbers in answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments whose answer is one number. Knows the target of a task and a calculator; the tools are the subclass's."""
+"""The base class of environments whose answer is one number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmgym_environments.calculator import evaluate, format_number, parse_number
 class NumberAnswerEnv(ToolEnv):
     """Scores 1.0 when the final message is the task's target and nothing else, compared as numbers; else 0.0.
 
-    What counts as one number is said by :func:`~llmgym_environments.calculator.parse_number`. It is strict on
+    What counts as a number is defined by :func:`~llmgym_environments.calculator.parse_number`. It is strict on
     purpose: a policy that writes down every number it has seen answers no question.
     """
 

@@ -1,4 +1,4 @@
-"""Scripted experts that know their calls in advance. Knows how to play a plan; the plan is the subclass's."""
+"""The base class of scripted experts that know their calls in advance."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Call = tuple[str, dict[str, Any]]
 
 
 class PlannedExpert(Policy):
-    """Makes one planned call, or says one planned text, a turn; then it answers."""
+    """Makes one planned call or sends one planned message per turn, then answers."""
 
     @abstractmethod
     def plan(self, task: Task) -> Sequence[Call | str]:
-        """The calls that solve ``task``, and what is said between them."""
+        """The calls that solve ``task``, and the messages between them."""
 
     def answer(self, task: Task, result: str) -> str:
         """The final message: the bare ``result`` of the last call, unless a subclass says otherwise."""

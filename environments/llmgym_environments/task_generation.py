@@ -1,11 +1,16 @@
-"""What task generators share: options, splits, and draws that no Python version changes. Knows no environment."""
+"""Task generation: levels, splits and reproducible draws.
+
+All random draws come from ``random.Random(...).random()``, whose stream is the same in every Python version, and a task
+belongs to a split by a hash of its content (:func:`split_of`), whatever the level, the seed or the count.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from llmgym._util.seeding import derive_seed
@@ -17,11 +22,11 @@ T = TypeVar("T")
 DEFAULT_COUNTS: Mapping[str, int] = {"train": 2000, "val": 200, "test": 200}
 
 MAX_COUNT = 1_000_000
-"""A larger count is refused at once: it would run for minutes before it fills the memory or the tasks run out."""
+"""A larger count is refused at once: it would run for minutes and then fill the memory or run out of tasks."""
 
 MAX_REPEATS = 10
-"""A stream that repeats itself so many times as often as it has had different tasks has no others: that one of them,
-all equally likely, is missed so long has a chance of exp(-10)."""
+"""Repeated tasks in a row, per different task so far, after which a stream counts as exhausted: if all tasks are equally
+likely, the probability of having missed one is exp(-10)."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
@@ -51,60 +56,57 @@ def whole_number(name: str, value: int | str) -> int:
     raise TaskError(f"{name} must be a whole number, such as 7 or '7', got {value!r:.80}")
 
 
-def chosen_levels(level: int | str, levels: Sequence[int]) -> Sequence[int]:
-    """The levels that ``level`` names, also as text: one of ``levels``, or all of them for ``"all"``."""
-    if level == "all":
-        return levels
-    for known in levels:
-        if str(level) == str(known):
-            return (known,)
-    raise TaskError(f"unknown level {level!r:.80}; allowed are {', '.join(map(str, levels))} and 'all'")
-
-
 def split_of(content: str) -> str:
     """The one split that ``content`` belongs to: 1/8 of all texts is val, 1/8 test, the rest train."""
     part = hashlib.sha256(content.encode()).digest()[0] % 8
     return "val" if part == 0 else "test" if part == 1 else "train"
 
 
-def generate(
-    env_id: str,
-    stream: Callable[[random.Random, str, int], Iterator[Task]],
-    levels: Sequence[int],
-    split: str,
-    *,
-    level: int | str,
-    count: int | str | None,
-    seed: int | str,
-) -> list[Task]:
-    """The tasks of an environment: those of its levels in turn, each level a stream of its own; none comes twice.
+@dataclass(frozen=True)
+class TaskGenerator:
+    """Generates the tasks of one environment; called with the options below, it returns a list of different tasks.
 
     Args:
-        env_id: Whose tasks; part of the seed of each stream.
-        stream: ``(rng, split, level)`` gives tasks of one split and level; they may end or repeat themselves.
-        levels: The levels there are.
-        split: See :func:`split_count`.
-        level: See :func:`chosen_levels`.
-        count: See :func:`split_count`.
-        seed: A whole number, also as text.
-
-    Raises:
-        TaskError: A bad split, level, count or seed, or fewer different tasks than wanted.
+        env_id: The environment; part of the seed of each stream.
+        levels: Its levels.
+        stream: ``(rng, split, level)`` yields tasks of one split and level; it may end or repeat itself.
     """
-    wanted = split_count(split, count)
-    seed = whole_number("seed", seed)
-    streams = [
-        _distinct(
-            stream(random.Random(derive_seed(env_id, split, one, seed)), split, one),
-            f"{env_id}, split {split!r}, level {one}",
-        )
-        for one in chosen_levels(level, levels)
-    ]
-    return [next(streams[index % len(streams)]) for index in range(wanted)]
+
+    env_id: str
+    levels: Collection[int]
+    stream: Callable[[random.Random, str, int], Iterator[Task]]
+
+    def __call__(
+        self, split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
+    ) -> list[Task]:
+        """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
+
+        Args:
+            split: ``"train"``, ``"val"`` or ``"test"``.
+            level: One of the levels, or ``"all"`` for all levels in turn.
+            count: Number of tasks; None for 2000 in train and 200 in val and test.
+            seed: Another seed gives other tasks of the same split.
+
+        Raises:
+            TaskError: An unknown split or level, a count or seed that is not a whole number, or a count larger than the
+                number of different tasks.
+        """
+        wanted, seed = split_count(split, count), whole_number("seed", seed)
+        chosen = self.levels if level == "all" else [known for known in self.levels if str(known) == str(level)]
+        if not chosen:
+            raise TaskError(f"unknown level {level!r:.80}; allowed are {', '.join(map(str, self.levels))} and 'all'")
+        streams = [
+            _distinct(
+                self.stream(random.Random(derive_seed(self.env_id, split, one, seed)), split, one),
+                f"{self.env_id}, split {split!r}, level {one}",
+            )
+            for one in chosen
+        ]
+        return [next(streams[index % len(streams)]) for index in range(wanted)]
 
 
 def _distinct(stream: Iterator[Task], name: str) -> Iterator[Task]:
-    """Each task of ``stream`` once. Raises :class:`TaskError`, which calls it ``name``, when there are no more."""
+    """Each task of ``stream`` once. Raises :class:`TaskError`, which names the stream ``name``, when there are no more."""
     seen: set[str] = set()
     repeats = 0
     for task in stream:

@@ -1,4 +1,4 @@
-"""CalculatorMath-v0: one calculator, one question. Knows what the package offers, nothing more."""
+"""CalculatorMath-v0: one calculator, one question."""
 
 from llmgym_environments.calculator_math.env import CalculatorMathEnv
 from llmgym_environments.calculator_math.expert import CalculatorMathExpert

@@ -1,4 +1,4 @@
-"""CalculatorMath-v0. Knows the one tool and the prompt; how tasks are made is in ``tasks``."""
+"""The environment CalculatorMath-v0: one calculator, one question."""
 
 from __future__ import annotations
 
@@ -43,13 +43,8 @@ class CalculatorMathEnv(NumberAnswerEnv):
     2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("CalculatorMath-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks, all different; level 1 has 22135, 3667 and 3601 |
-    | `seed` | 0 | another seed gives other tasks; splits never share an expression, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share an expression, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

@@ -1,4 +1,4 @@
-"""The scripted expert of CalculatorMath-v0. Knows the expression of a task."""
+"""The scripted expert of CalculatorMath-v0."""
 
 from __future__ import annotations
 

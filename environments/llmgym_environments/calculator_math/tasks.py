@@ -1,8 +1,4 @@
-"""The tasks of CalculatorMath-v0, generated from a seed. Knows expressions; knows neither tools nor messages.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. An
-expression belongs to one split: a hash of its text says to which, whatever the level, the seed or the count.
-"""
+"""The tasks of CalculatorMath-v0. A hash of the expression decides the split."""
 
 from __future__ import annotations
 
@@ -11,31 +7,10 @@ from collections.abc import Iterator
 
 from llmgym import Task
 from llmgym_environments.calculator import evaluate
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 LARGEST = {1: 99, 2: 99, 3: 999}
 """The largest number in an expression, by level."""
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No expression occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks with a number as ``target`` and this ``metadata``: ``level`` and ``expression``. Level 1 has
-        22,135 of them in train, 3,667 in val and 3,601 in test; the others have far more.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("CalculatorMath-v0", _stream, tuple(LARGEST), split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -46,7 +21,7 @@ def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
 
 
 def _all_in_turn(rng: random.Random, split: str) -> Iterator[str]:
-    """The expressions of level 1, which are so few that they can be had one by one, without looking for the last."""
+    """All expressions of level 1 in random order: there are few enough to list."""
     numbers = range(1, LARGEST[1] + 1)
     every = (f"{a} {operator} {b}" for a in numbers for operator in "+-*" for b in numbers)
     left = [expression for expression in every if split_of(expression) == split]
@@ -69,3 +44,8 @@ def _expression(rng: random.Random, level: int) -> str:
         return f"({a} {first} {b}) {second} {c}" if below(rng, 2) else f"{a} {first} ({b} {second} {c})"
     divisor = draw(rng, (2, 4, 5, 8, 10), 1)[0]  # a quotient by these has few decimals, so its double is exact enough
     return f"({a} {first} {b}) * ({c} {second} {d}) / {divisor}"
+
+
+generate_tasks = TaskGenerator("CalculatorMath-v0", LARGEST, _stream)
+"""Tasks with a number as ``target`` and this ``metadata``: ``level`` and ``expression``. Level 1 has 22,135 of them in
+train, 3,667 in val and 3,601 in test; the others have far more."""

@@ -1,4 +1,4 @@
-"""DocSearch-v0: search an encyclopedia, open pages, answer. Knows what the package offers, nothing more."""
+"""DocSearch-v0: search an encyclopedia, open pages, answer."""
 
 from llmgym_environments.doc_search.env import DocSearchEnv
 from llmgym_environments.doc_search.expert import DocSearchExpert

@@ -1,7 +1,4 @@
-"""Generated encyclopedias: facts about people and towns, and the pages that tell them. Knows no question, no search.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version.
-"""
+"""Generated encyclopedias: facts about people and towns, and the pages that state them."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Encyclopedia:
-    """What is true in one world, and the pages that say so beside some that do not.
+    """The facts of one world, and pages about them, some of which are false.
 
     Attributes:
         facts: For the title of each person or town, the value of each relation. A person has a ``birthplace``, a

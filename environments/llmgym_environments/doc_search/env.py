@@ -1,4 +1,4 @@
-"""DocSearch-v0. Knows what one episode may search and see, and the score; pages, index and questions are made elsewhere."""
+"""The environment DocSearch-v0: search an encyclopedia, open pages, answer."""
 
 from __future__ import annotations
 
@@ -54,13 +54,8 @@ class DocSearchEnv(ToolEnv):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("DocSearch-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share an encyclopedia, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share an encyclopedia, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

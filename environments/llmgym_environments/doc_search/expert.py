@@ -1,4 +1,4 @@
-"""The scripted expert of DocSearch-v0. Knows the pages that support the answer of a task."""
+"""The scripted expert of DocSearch-v0."""
 
 from __future__ import annotations
 

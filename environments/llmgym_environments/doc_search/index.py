@@ -1,4 +1,4 @@
-"""The search index of an encyclopedia, ranked by BM25. Knows pages and queries; knows no episode."""
+"""The BM25 search index of an encyclopedia."""
 
 from __future__ import annotations
 

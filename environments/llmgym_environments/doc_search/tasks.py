@@ -1,8 +1,4 @@
-"""The tasks of DocSearch-v0, generated from a seed. Knows facts and questions; knows neither tools nor messages.
-
-An encyclopedia belongs to one split: a hash of its number says to which. So no fact that was met in training helps in
-validation or test.
-"""
+"""The tasks of DocSearch-v0. A hash of the encyclopedia's number decides the split."""
 
 from __future__ import annotations
 
@@ -11,31 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from llmgym import Task
 from llmgym_environments.doc_search.encyclopedia import ENCYCLOPEDIAS, encyclopedia
-from llmgym_environments.task_generation import draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, draw, split_of
 
 LEVELS = (1, 2, 3)
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No encyclopedia is used in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks with a text as ``target`` and this ``metadata``: ``level``; ``encyclopedia``, its number; ``path``, the
-        titles of the pages that support the answer, in the order in which they have to be found; ``query``, a search
-        that finds the first.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("DocSearch-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def encyclopedias_of(split: str) -> list[int]:
@@ -53,10 +27,10 @@ def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
 
 
 def _task(rng: random.Random, level: int, number: int, facts: Mapping[str, Mapping[str, str]]) -> Task | None:
-    """A question of ``level`` steps from a title to the answer; None when what was drawn makes no good one."""
+    """A question of ``level`` steps from a title to the answer; None when the draw makes no good question."""
     start = draw(rng, list(facts), 1)[0]
     query = asked = start
-    if level == 3:  # the first page is not named but described
+    if level == 3:  # the first page is described, not named
         trade, birthplace = facts[start].get("trade"), facts[start].get("birthplace")
         same = [one for one in facts.values() if (one.get("trade"), one.get("birthplace")) == (trade, birthplace)]
         if trade is None or len(same) > 1:
@@ -70,5 +44,11 @@ def _task(rng: random.Random, level: int, number: int, facts: Mapping[str, Mappi
         relation = draw(rng, [name for name in here if step + 1 == level or here[name] in facts], 1)[0]
         answer, asked = here[relation], f"the {relation} of {asked}"
     if answer in asked or answer in path or len(set(path)) < level:
-        return None  # it stands in the question, or the way goes in a circle
+        return None  # the answer stands in the question, or the path is circular
     return Task(f"Find {asked}.", answer, {"level": level, "encyclopedia": number, "path": path, "query": query})
+
+
+generate_tasks = TaskGenerator("DocSearch-v0", LEVELS, _stream)
+"""Tasks with a text as ``target`` and this ``metadata``: ``level``; ``encyclopedia``, its number; ``path``, the titles
+of the pages that support the answer, in the order in which they have to be found; ``query``, a search that finds the
+first."""

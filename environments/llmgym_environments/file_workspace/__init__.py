@@ -1,4 +1,4 @@
-"""FileWorkspace-v0: find, move and edit files. Knows what the package offers, nothing more."""
+"""FileWorkspace-v0: find, move and edit files."""
 
 from llmgym_environments.file_workspace.env import FileWorkspaceEnv
 from llmgym_environments.file_workspace.expert import FileWorkspaceExpert

@@ -1,4 +1,4 @@
-"""FileWorkspace-v0. Knows the tools, the prompt and the check; the files and their limits are in ``tree``."""
+"""The environment FileWorkspace-v0: find, move and edit files."""
 
 from __future__ import annotations
 
@@ -63,13 +63,8 @@ class FileWorkspaceEnv(ToolEnv):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("FileWorkspace-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a tree, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a tree, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

@@ -1,4 +1,4 @@
-"""The scripted expert of FileWorkspace-v0. Knows the plan of a task; looks before it changes, as a model would have to."""
+"""The scripted expert of FileWorkspace-v0."""
 
 from __future__ import annotations
 

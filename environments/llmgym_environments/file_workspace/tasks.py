@@ -1,8 +1,4 @@
-"""The tasks of FileWorkspace-v0, generated from a seed. Knows files and requests; knows neither tools nor messages.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A tree
-belongs to one split: a hash of the names of its files says to which, whatever the level, the seed or the count.
-"""
+"""The tasks of FileWorkspace-v0. A hash of the file names decides the split."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmgym import Task
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 LEVELS = (1, 2, 3)
 WORDS = (
@@ -38,27 +34,6 @@ Changes = dict[str, str | None]
 Plan = list[tuple[str, dict[str, Any]]]
 Request = tuple[str, Changes, Plan]
 """What is asked, what is different afterwards, and the calls that do it."""
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No tree occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks whose ``target`` maps each path that changes to its text, or to null where a file is no longer, and whose
-        ``metadata`` holds: ``level``; ``files``, the tree at the beginning; ``plan``, calls that solve the task.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("FileWorkspace-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -227,3 +202,8 @@ def _summary(notes: _Notes) -> Request:
         f"'{WORDS[0]}.txt: 12', in alphabetical order of the names."
     )
     return prompt, {"summary.txt": text}, [*plan, ("write_file", {"path": "summary.txt", "text": text})]
+
+
+generate_tasks = TaskGenerator("FileWorkspace-v0", LEVELS, _stream)
+"""Tasks whose ``target`` maps each path that changes to its new text, or to null for a file that is gone, and whose
+``metadata`` holds: ``level``; ``files``, the tree at the beginning; ``plan``, calls that solve the task."""

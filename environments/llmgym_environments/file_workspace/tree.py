@@ -1,7 +1,7 @@
-"""A tree of text files in memory, under limits. Knows paths and lines; knows no task, no message and no real file.
+"""A tree of text files in memory, under limits.
 
-A path is a key of a dictionary and nothing else: no path, whatever its text, reaches the file system of the machine.
-A folder comes with the first file in it and stays when it is emptied.
+A path is only a key of a dictionary and never reaches the machine's file system. A folder is created with the first file
+in it and stays when it is emptied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mastermind-v0: break a code in few guesses. Knows what the package offers, nothing more."""
+"""Mastermind-v0: break a code in few guesses."""
 
 from llmgym_environments.mastermind.env import MastermindEnv
 from llmgym_environments.mastermind.expert import MastermindExpert

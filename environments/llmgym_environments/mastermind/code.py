@@ -1,4 +1,4 @@
-"""What two codes have in common. Knows sequences; knows no task and no message."""
+"""The comparison of two codes."""
 
 from __future__ import annotations
 

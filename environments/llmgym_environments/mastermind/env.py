@@ -1,4 +1,4 @@
-"""Mastermind-v0. Knows the code of one task, the guesses and the score; how tasks are made is in ``tasks``."""
+"""The environment Mastermind-v0: break a code in few guesses."""
 
 from __future__ import annotations
 
@@ -52,13 +52,8 @@ class MastermindEnv(Env):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("Mastermind-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a set of colours, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a set of colours, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages, each of which used up a guess.

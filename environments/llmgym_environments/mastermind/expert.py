@@ -1,4 +1,4 @@
-"""The scripted expert of Mastermind-v0. Knows the rules of a task and the answers it got; never looks at the code."""
+"""The scripted expert of Mastermind-v0."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tasks of Mastermind-v0, generated from a seed. Knows codes and colours; knows no message but the prompt.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A set of
-colours belongs to one split: a hash of it says to which, whatever the level, the seed or the count.
-"""
+"""The tasks of Mastermind-v0. A hash of the set of colours decides the split."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgym import Task
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 COLOURS = (
     *("amber", "beige", "black", "blue", "bronze", "brown", "coral", "cream", "gold", "green", "grey", "indigo"),
@@ -29,7 +25,7 @@ class Level:
         colours: Colours to choose from.
         repeats: Whether a colour may stand in the code twice.
         guesses: Guesses allowed.
-        par: Guesses within which the scripted expert breaks every code; so many earn the full reward.
+        par: Guesses in which the scripted expert breaks every code; that many earn the full reward.
     """
 
     places: int
@@ -44,28 +40,6 @@ LEVELS = {
     2: Level(places=3, colours=5, repeats=False, guesses=8, par=4),
     3: Level(places=4, colours=6, repeats=True, guesses=10, par=6),
 }
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No set of colours occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks with the code as ``target``, its colours separated by blanks, and this ``metadata``: ``level``;
-        ``colours``, those to choose from, in the order of the prompt; ``places``, ``guesses``, ``par`` and
-        ``repeats`` as in :class:`Level`.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("Mastermind-v0", _stream, tuple(LEVELS), split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -91,3 +65,9 @@ def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
                 "repeats": rules.repeats,
             }
             yield Task(prompt, " ".join(code), metadata)
+
+
+generate_tasks = TaskGenerator("Mastermind-v0", LEVELS, _stream)
+"""Tasks with the code as ``target``, its colours separated by blanks, and this ``metadata``: ``level``; ``colours``,
+the colours to choose from, in the order of the prompt; ``places``, ``guesses``, ``par`` and ``repeats`` as in
+:class:`Level`."""

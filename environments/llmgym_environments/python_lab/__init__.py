@@ -1,4 +1,4 @@
-"""PythonLab-v0: write a function, try it, submit it. Knows what the package offers, nothing more."""
+"""PythonLab-v0: write a function, test it, submit it."""
 
 from llmgym_environments.python_lab.env import PythonLabEnv
 from llmgym_environments.python_lab.expert import PythonLabExpert

@@ -1,4 +1,4 @@
-"""PythonLab-v0. Knows the hidden tests of one task and the score; ``sandbox`` runs programs, ``tasks`` makes tasks."""
+"""The environment PythonLab-v0: write a function, test it, submit it."""
 
 from __future__ import annotations
 
@@ -62,13 +62,8 @@ class PythonLabEnv(ToolEnv):
     2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("PythonLab-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a function, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a function, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

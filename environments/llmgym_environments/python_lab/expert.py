@@ -1,4 +1,4 @@
-"""The scripted expert of PythonLab-v0. Knows the solution of a task."""
+"""The scripted expert of PythonLab-v0."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tasks of PythonLab-v0, generated from a seed. Knows functions to write and their tests; runs no program.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. What a
-function does belongs to one split: a hash of its wording says to which, whatever the level, the seed or the count.
-"""
+"""The tasks of PythonLab-v0. A hash of the function's wording decides the split."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmgym import Task
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 LEVELS = (1, 2, 3)
 NUM_TESTS = 8
@@ -61,29 +57,6 @@ LOUD_FAULTS = (
 """Replacements in ``LOOP`` with which it raises, at once or when ``f`` is called."""
 QUIET_FAULTS = (("if ", "if not "), ("in xs", "in xs[:1]"), ("{change}", "x"), ("    return", "        return"))
 """Replacements with which it returns something else."""
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. What a function does is never the same in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks with the hidden tests as ``target``, ``NUM_TESTS`` lists of an argument and a result, and this
-        ``metadata``: ``level``; ``example``, the argument and the result that the prompt shows; ``solution``, a
-        program that passes; ``program``, the faulty one of level 3, else empty. Within a split a function may come
-        twice, with other tests.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("PythonLab-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -158,3 +131,9 @@ def _change(rng: random.Random) -> Step:
         Step(f"multiply each by {n}", f"x * {n}", lambda x: x * n),
         Step("square each", "x * x", lambda x: x * x),
     )[kind]
+
+
+generate_tasks = TaskGenerator("PythonLab-v0", LEVELS, _stream)
+"""Tasks with the hidden tests as ``target``, ``NUM_TESTS`` lists of an argument and a result, and this ``metadata``:
+``level``; ``example``, the argument and the result that the prompt shows; ``solution``, a program that passes;
+``program``, the faulty one of level 3, else empty. Within a split a function may come twice, with other tests."""

@@ -1,4 +1,4 @@
-"""RetailDesk-v0: serve a customer by the rules of a store. Knows what the package offers, nothing more."""
+"""RetailDesk-v0: serve a customer by the rules of a store."""
 
 from llmgym_environments.retail_desk.env import RetailDeskEnv
 from llmgym_environments.retail_desk.expert import RetailDeskExpert

@@ -1,6 +1,7 @@
-"""The scripted customer: what is said when. Knows wishes and the state of the store; never reads what is said to it.
+"""The scripted customer: what they say when.
 
-So nothing that a policy writes moves a customer; only what was done does.
+The customer reacts to the state of the store and the number of messages, never to the text of a message, so nothing a
+policy writes can persuade them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RetailDesk-v0. Knows the rules, the tools and the score; the store, the customer and the tasks are made elsewhere."""
+"""The environment RetailDesk-v0: serve a customer by the rules of a store."""
 
 from __future__ import annotations
 
@@ -67,13 +67,8 @@ class RetailDeskEnv(ToolEnv):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("RetailDesk-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a store, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a store, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

@@ -1,4 +1,4 @@
-"""The scripted expert of RetailDesk-v0. Knows the wishes of a task and how they have to end."""
+"""The scripted expert of RetailDesk-v0."""
 
 from __future__ import annotations
 

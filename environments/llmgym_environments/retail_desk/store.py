@@ -1,7 +1,7 @@
-"""The store: orders, stock, refunds and refusals, and what can be done to them. Knows no conversation.
+"""The store: orders, stock, refunds and refusals, and the operations on them.
 
-What is impossible (a second refund, a colour that is not there) raises. What is possible and against the rules is done
-all the same: :func:`why_not` says what the rules forbid.
+Impossible operations (a second refund, a colour that is out of stock) raise. Operations that are possible but against
+the rules are carried out; :func:`why_not` gives the rule that forbids them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The tasks of RetailDesk-v0, generated from a seed. Knows stores and wishes; knows neither tools nor messages.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A store
-belongs to one split: a hash of its orders and stock alone says to which.
-"""
+"""The tasks of RetailDesk-v0. A hash of the orders and the stock decides the split."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 from llmgym import Task
 from llmgym_environments.retail_desk.customer import WISHES
 from llmgym_environments.retail_desk.store import MAX_DAYS
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 LEVELS = (1, 2, 3)
 NAMES = ("Ada", "Ben", "Cora", "Dan", "Ella", "Finn", "Gail", "Hugo", "Ida", "Jack", "Kit", "Lea")
@@ -32,29 +28,6 @@ CASES: dict[int, Sequence[tuple[str, str | None]]] = {
     3: (*_REFUNDS, *_EXCHANGES, *_CANCELLATIONS),
 }
 """What a customer may wish, and the reason to refuse it, None when it is to be done; each is as frequent."""
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No store occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks whose ``prompt`` is the customer's first message and whose ``target`` is the list of acts that make the
-        expected store (:meth:`~llmgym_environments.retail_desk.store.Store.apply`), with this ``metadata``: ``level``;
-        ``orders`` and ``stock``, the store at the beginning; ``customer``, a name, and ``wishes``
-        (:class:`~llmgym_environments.retail_desk.customer.Customer`).
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("RetailDesk-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -115,3 +88,10 @@ def _order(rng: random.Random, owner: str, item: str) -> dict[str, Any]:
         "days": 1 + below(rng, 2 * MAX_DAYS),
         "sale": not below(rng, 4),
     }
+
+
+generate_tasks = TaskGenerator("RetailDesk-v0", LEVELS, _stream)
+"""Tasks whose ``prompt`` is the customer's first message and whose ``target`` is the list of acts that make the expected
+store (:meth:`~llmgym_environments.retail_desk.store.Store.apply`), with this ``metadata``: ``level``; ``orders`` and
+``stock``, the store at the beginning; ``customer``, a name, and ``wishes``
+(:class:`~llmgym_environments.retail_desk.customer.Customer`)."""

@@ -1,4 +1,4 @@
-"""SqlAnalyst-v0: explore an unknown database, query it, answer. Knows what the package offers, nothing more."""
+"""SqlAnalyst-v0: explore an unknown database, query it, answer."""
 
 from llmgym_environments.sql_analyst.env import SqlAnalystEnv
 from llmgym_environments.sql_analyst.expert import SqlAnalystExpert

@@ -1,4 +1,4 @@
-"""Answers that are values: one number, one name, or a set of rows. Knows text and values; knows no database."""
+"""The reading of answers: one number, one name, or a set of rows."""
 
 from __future__ import annotations
 

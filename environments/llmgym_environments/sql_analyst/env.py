@@ -1,4 +1,4 @@
-"""SqlAnalyst-v0. Knows the tools, the prompt and the score; SQLite and its limits are in ``database``."""
+"""The environment SqlAnalyst-v0: explore an unknown database, query it, answer."""
 
 from __future__ import annotations
 
@@ -54,13 +54,8 @@ class SqlAnalystEnv(ToolEnv):
     2. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("SqlAnalyst-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a database, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a database, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

@@ -1,4 +1,4 @@
-"""The scripted expert of SqlAnalyst-v0. Knows the query of a task; explores as a model would have to."""
+"""The scripted expert of SqlAnalyst-v0."""
 
 from __future__ import annotations
 

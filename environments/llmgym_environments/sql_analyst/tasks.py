@@ -1,8 +1,6 @@
-"""The tasks of SqlAnalyst-v0, generated from a seed. Knows tables and questions; knows neither SQLite nor messages.
+"""The tasks of SqlAnalyst-v0. A hash of the names in the database decides the split.
 
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A database
-belongs to one split: a hash of the names in it says to which, whatever the level, the seed or the count. Targets are
-computed here, from the rows, and not by the queries that the expert runs.
+Targets are computed here from the rows, not by the queries that the expert runs.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from llmgym import Task
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 K = TypeVar("K")
 
@@ -62,27 +60,6 @@ THEMES = (
 
 Question = tuple[str, Any, str]
 """Prompt, target (None when two answers are right), and the query that finds it."""
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No database occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks whose ``target`` is a whole number, a name, or a list of rows, and whose ``metadata`` holds: ``level``;
-        ``database``, the SQL script that makes the hidden database; ``query``, a solution.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("SqlAnalyst-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
@@ -276,3 +253,8 @@ def _table(name: str, columns: dict[str, str], rows: Sequence[Sequence[int | str
     definition = ", ".join(f"{column} {kind}" for column, kind in columns.items())
     values = ", ".join(f"({', '.join(map(repr, row))})" for row in rows)
     return f"CREATE TABLE {name} ({definition});\nINSERT INTO {name} VALUES {values};\n"
+
+
+generate_tasks = TaskGenerator("SqlAnalyst-v0", LEVELS, _stream)
+"""Tasks whose ``target`` is a whole number, a name, or a list of rows, and whose ``metadata`` holds: ``level``;
+``database``, the SQL script that makes the hidden database; ``query``, a solution."""

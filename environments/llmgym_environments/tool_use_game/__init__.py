@@ -1,4 +1,4 @@
-"""ToolUseGame-v0: look facts up, calculate, answer. Knows what the package offers, nothing more."""
+"""ToolUseGame-v0: look facts up, calculate, answer."""
 
 from llmgym_environments.tool_use_game.env import ToolUseGameEnv
 from llmgym_environments.tool_use_game.expert import ToolUseGameExpert

@@ -1,4 +1,4 @@
-"""ToolUseGame-v0. Knows the hidden facts of one task and the score; how tasks are made is in ``tasks``."""
+"""The environment ToolUseGame-v0: look facts up, calculate, answer."""
 
 from __future__ import annotations
 
@@ -61,13 +61,8 @@ class ToolUseGameEnv(NumberAnswerEnv):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    The environment takes none. Options of its tasks (`llmgym.tasks("ToolUseGame-v0", split, …)`):
-
-    | option | default | meaning |
-    | --- | --- | --- |
-    | `level` | 1 | 1, 2, 3, or `"all"` for the three in turn |
-    | `count` | 2000 train, 200 val, 200 test | number of tasks |
-    | `seed` | 0 | another seed gives other tasks; splits never share a table, whatever the seeds |
+    None. Tasks take `level`, `count` and `seed`
+    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a table, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

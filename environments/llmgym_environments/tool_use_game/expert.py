@@ -1,4 +1,4 @@
-"""The scripted expert of ToolUseGame-v0. Knows the solution of a task; makes the calls that a model would need."""
+"""The scripted expert of ToolUseGame-v0."""
 
 from __future__ import annotations
 

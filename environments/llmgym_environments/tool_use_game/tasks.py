@@ -1,8 +1,4 @@
-"""The tasks of ToolUseGame-v0, generated from a seed. Knows facts and questions; knows neither tools nor messages.
-
-Everything is drawn from ``random.Random(...).random()``, whose stream is the same in every Python version. A table
-of facts belongs to one split: a hash of the table alone says to which, whatever the level, the seed or the count.
-"""
+"""The tasks of ToolUseGame-v0. A hash of the table of facts decides the split."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from llmgym import Task
 from llmgym_environments.calculator import evaluate
-from llmgym_environments.task_generation import below, draw, generate, split_of
+from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
 
 LEVELS = (1, 2, 3)
 WORDS = (
@@ -50,27 +46,6 @@ LEVEL_3_WORDS = (*WORDS, *_MORE_WORDS.split())
 """24 with each letter: two letters have more of them than may be looked up, so the keys have to be listed."""
 OPERATORS = {"plus": "+", "minus": "-", "times": "*"}
 _KEY = re.compile(r"[a-z]+")
-
-
-def generate_tasks(
-    split: str = "train", *, level: int | str = 1, count: int | str | None = None, seed: int | str = 0
-) -> list[Task]:
-    """Generate tasks. A smaller ``count`` gives the beginning of a larger one.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``. No table of facts occurs in two of them.
-        level: 1, 2 or 3 as in the environment's page, or ``"all"`` for the three in turn.
-        count: Number of tasks; None for 2000 in train and 200 in val and test.
-        seed: Another seed gives other tasks of the same split.
-
-    Returns:
-        Tasks with a whole number as ``target`` and this ``metadata``: ``level``; ``facts``, the hidden table from
-        key to whole number, 1 to 99; ``expression``, the solution in terms of keys, such as ``"amber+cedar"``.
-
-    Raises:
-        TaskError: An unknown split or level, a count or seed that is no whole number, or more tasks than there are.
-    """
-    return generate("ToolUseGame-v0", _stream, LEVELS, split, level=level, count=count, seed=seed)
 
 
 def fill_in(expression: str, facts: Mapping[str, int]) -> str:
@@ -128,6 +103,10 @@ _MAKERS: dict[int, Callable[[random.Random], tuple[dict[str, int], str, str]]] =
 def _facts(rng: random.Random, keys: Sequence[str]) -> dict[str, int]:
     return {key: 1 + below(rng, 99) for key in sorted(keys)}
 
+
+generate_tasks = TaskGenerator("ToolUseGame-v0", LEVELS, _stream)
+"""Tasks with a whole number as ``target`` and this ``metadata``: ``level``; ``facts``, the hidden table from key to
+whole number, 1 to 99; ``expression``, the solution in terms of keys, such as ``"amber+cedar"``."""
 
 TOOL_USE_GAME_TASKS: tuple[Task, ...] = tuple(generate_tasks("train", level=1, count=64))
 """A small bundled list: the first 64 training tasks of level 1."""
