@@ -291,7 +291,7 @@ def test_a_disk_that_is_full_when_a_run_goes_on(model_dir, tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = (run / "config.yaml").read_text()
-    monkeypatch.setattr("llmgym.evaluation.folder.os.replace", full)
+    monkeypatch.setattr("llmgym._util.files.os.replace", full)
     again = config.replace(resume_from_checkpoint=str(run / "checkpoint-1"), num_steps=3)
     with pytest.raises(RunFolderError, match=r"No space left.*MiB are free there. Make room, then go on"):
         train_multi_turn(again, tasks=TASKS, env_factory=LetterEnv)
