@@ -78,7 +78,7 @@ def play_beside(
 
 
 Script = Callable[[Task], Generator[Message | list | str, list[str], None]]
-"""An attempt at cheating: yields what it says (a list is tool calls), and is sent the texts that it is answered with."""
+"""An attempt at cheating: yields messages (a list is tool calls), and is sent the texts of the answers."""
 
 
 def plays(*moves: Message | list | str) -> Script:
@@ -93,7 +93,7 @@ def claims_success(task: Task) -> Generator[str, list[str], None]:
 
 
 class ReadsItsVerdict(ToolEnv):
-    """Guard removed: the reward is read from no text. Here a verdict is written below the answer, and searched in both."""
+    """Guard removed: the reward is read from no text. Here a verdict below the answer is searched in both."""
 
     async def score(self, message):
         verdict = f"reward: {await super().score(message)}"

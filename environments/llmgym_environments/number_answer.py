@@ -42,5 +42,5 @@ class NumberAnswerEnv(ToolEnv):
         return float(answer == self._target)
 
     def metrics(self) -> dict[str, Any]:
-        """Adds ``calculated``, whether the calculator gave the right number, and ``answered``, whether one was given."""
+        """Adds ``calculated`` (the calculator gave the right number) and ``answered`` (the answer was one number)."""
         return {**super().metrics(), "calculated": self._calculated, "answered": self._answered}

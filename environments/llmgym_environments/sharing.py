@@ -33,7 +33,8 @@ class FairSemaphore:
     """A context manager that lets ``places`` threads in at a time and serves waiting threads in order of arrival.
 
     A released place is handed to the thread that has waited longest. (``threading.Semaphore`` lets a newcomer take it
-    first.) It belongs to no event loop. Only the main thread can be interrupted while it waits, so it must not wait here.
+    first.) It belongs to no event loop. Only the main thread can be interrupted while it waits, so it must not wait
+    here.
     """
 
     def __init__(self, places: int) -> None:

@@ -25,8 +25,8 @@ MAX_COUNT = 1_000_000
 """A larger count is refused at once: it would run for minutes and then fill the memory or run out of tasks."""
 
 MAX_REPEATS = 10
-"""Repeated tasks in a row, per different task so far, after which a stream counts as exhausted: if all tasks are equally
-likely, the probability of having missed one is exp(-10)."""
+"""Repeated tasks in a row, per different task so far, after which a stream counts as exhausted: if
+all tasks are equally likely, the probability of having missed one is exp(-10)."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
@@ -106,7 +106,7 @@ class TaskGenerator:
 
 
 def _distinct(stream: Iterator[Task], name: str) -> Iterator[Task]:
-    """Each task of ``stream`` once. Raises :class:`TaskError`, which names the stream ``name``, when there are no more."""
+    """Each task of ``stream`` once. Raises :class:`TaskError` about ``name`` when there are no more."""
     seen: set[str] = set()
     repeats = 0
     for task in stream:

@@ -362,7 +362,7 @@ def test_cheating_earns_nothing(name):
 
 
 class SearchPolicy(Policy):
-    """Finds an answer of level 1 by searches alone; ``narrow`` yields queries, is sent the titles found, and returns it."""
+    """Answers at level 1 by searches alone; ``narrow`` yields queries, is sent titles, and returns the answer."""
 
     async def start(self, task):
         relation, self.subject = re.fullmatch(r"Find the (\w+) of (.+)\.", task.prompt).groups()

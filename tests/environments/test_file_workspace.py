@@ -1,4 +1,4 @@
-"""FileWorkspace-v0 as a policy meets it: what is asked, what the tools do, what is rewarded, and what cheating earns."""
+"""FileWorkspace-v0 as a policy meets it: requests, tools, rewards, and what cheating earns."""
 
 import asyncio
 import hashlib
@@ -327,7 +327,7 @@ def test_what_a_random_policy_earns(level, at_most):
 
 
 def guesses(task):
-    """Looks into no folder: guesses five of those that there can be, and reads only to learn whether it guessed right."""
+    """Lists no folder: guesses five of the possible names, and reads only to learn whether a guess was right."""
     number, name, target = re.fullmatch(r"(?:Write (\d+) into|Move) (\S+?)(?: to (\w+))?\.", task.prompt).groups()
     if target:
         yield [move(f"{folder}/{name}", target) for folder in FOLDERS if folder != target][:5]

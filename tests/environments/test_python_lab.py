@@ -358,7 +358,7 @@ class RunsInHost(PythonLabEnv):
 
 
 class ReadsTheTranscript(PythonLabEnv):
-    """Guard removed: the reward reads no text. Here a tool has to have said that all tests passed, as ``submit`` does."""
+    """Guard removed: the reward reads no text. Here a tool has to have said that all tests passed."""
 
     async def score(self, message):
         return float(f"{len(self._tests)} of {len(self._tests)} tests passed" in results(self))

@@ -534,7 +534,7 @@ class ReadsTheTranscript(RetailDeskEnv):
 
 
 class WithdrawnWishesCount(RetailDeskEnv):
-    """Guard removed: what is written is not read. Here a wish that is withdrawn need not be fulfilled, whoever says so."""
+    """Guard removed: what is written is not read. Here anybody can withdraw a wish by saying so."""
 
     async def score(self, message):
         if any("Never mind" in said["content"] for said in self.messages):

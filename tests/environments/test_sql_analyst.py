@@ -650,7 +650,8 @@ def test_the_first_thousand_tasks_never_change():
         "target": 98,
         "metadata": {
             "level": 1,
-            "database": "CREATE TABLE garden (name text, height integer, age integer);\nINSERT INTO garden VALUES ('moss', 24, 18), ('sage', 25, 12), ('ginger', 32, 38), ('amber', 14, 30);\n",
+            "database": "CREATE TABLE garden (name text, height integer, age integer);\n"
+            "INSERT INTO garden VALUES ('moss', 24, 18), ('sage', 25, 12), ('ginger', 32, 38), ('amber', 14, 30);\n",
             "query": "SELECT sum(age) FROM garden",
         },
     }

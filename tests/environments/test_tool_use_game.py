@@ -1,6 +1,7 @@
 """ToolUseGame-v0 as a policy meets it: what is asked, what is answered, what is rewarded.
 
-What cheating earns is in ``test_number_answer``, as far as it concerns the answer; here, as far as it concerns the facts.
+What cheating earns is in ``test_number_answer``, as far as it concerns the answer; here, as far as it concerns the
+facts.
 """
 
 import asyncio

@@ -43,10 +43,10 @@ class DocSearchEnv(ToolEnv):
     One assistant message. With tool calls it runs them; without, its content is the final answer.
 
     ## Rewards
-    1.0 when the final answer is the target, else 0.0, also after a seventh search; nothing in between. The whole content
-    must be the answer, capitals, blanks around it and a full stop aside: `Ada Fox` and `ada fox.` are the same, while `It
-    is Ada Fox` and a list of names are wrong. Whether the supporting pages were opened is a metric and no part of the reward; the most
-    frequent answer of a level is right in less than 4 of 100 tasks.
+    1.0 when the final answer is the target, else 0.0, also after a seventh search; nothing in between. The whole
+    content must be the answer, capitals, blanks around it and a full stop aside: `Ada Fox` and `ada fox.` are the
+    same, while `It is Ada Fox` and a list of names are wrong. Whether the supporting pages were opened is a metric
+    and no part of the reward; the most frequent answer of a level is right in less than 4 of 100 tasks.
 
     ## Episode End
     1. Termination: an assistant message without tool calls.
@@ -54,8 +54,8 @@ class DocSearchEnv(ToolEnv):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    None. Tasks take `level`, `count` and `seed`
-    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share an encyclopedia, whatever the seeds.
+    None. Tasks take `level`, `count` and `seed` (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits
+    never share an encyclopedia, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages.

@@ -12,9 +12,9 @@ from llmgym_environments.doc_search.encyclopedia import encyclopedia
 class Index:
     """Ranks the pages of one encyclopedia: first those whose titles share words with the query, then by ``bm25s``.
 
-    Of the first, more shared words go before fewer, and shorter titles before longer ones: further words of a query do not
-    tell what a page that it names says of them. The second is Lucene's BM25. English stop words do not count, and a word
-    counts once.
+    Of the first, more shared words go before fewer, and shorter titles before longer ones: further words of a query
+    do not tell what a page that it names says of them. The second is Lucene's BM25. English stop words do not count,
+    and a word counts once.
 
     It is never changed after it is made, so that any number of episodes may use it at once.
     """

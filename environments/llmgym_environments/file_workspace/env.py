@@ -13,14 +13,14 @@ from llmgym_environments.file_workspace.tree import MissingError, Tree, folders_
 class FileWorkspaceEnv(ToolEnv):
     """
     ## Description
-    A task asks for changes to a small tree of text files, kept in memory: find the right ones, move them, edit them, and
-    spoil no other. No path reaches the machine's own files.
+    A task asks for changes to a small tree of text files, kept in memory: find the right ones, move them, edit them,
+    and spoil no other. No path reaches the machine's own files.
 
     | level | files | request, for example |
     | --- | --- | --- |
     | 1 | 6 in 3 folders | Move plum.txt to attic. Write 42 into plum.txt. |
     | 2 | 9 in 3 folders | Move all files with owner fox to attic. In the file with code 731, change size to 40. |
-    | 3 | 12 in 4 folders | Move each file to the folder that its line shelf names. Change owner fox to wren in all files. |
+    | 3 | 12 in 4 folders | Move each file to the folder that its line shelf names. Change owner fox to wren. |
 
     At level 1 the folder of the file has to be found. From level 2 on files have lines such as `owner: fox`, which have
     to be searched; one owner's name may begin with another's (`rose`, `rosemary`). Level 3 asks for many files at once.
@@ -29,19 +29,21 @@ class FileWorkspaceEnv(ToolEnv):
     - `list_dir(path, first=1)`: names in a folder, `/` for the top; those of folders end with `/`.
     - `read_file(path, first=1)`: the text of a file.
     - `write_file(path, text)`: makes a file or replaces its text. Answers `ok`.
-    - `move(source, target)`: moves a file into a folder that exists, or to a new path. Answers with the path it has now.
-    - `grep(text, first=1)`: the lines that hold a text, as `path:number: line`, or `no lines`. No pattern: the text itself.
+    - `move(source, target)`: moves a file into a folder that exists, or to a new path. Answers with the path it has
+      now.
+    - `grep(text, first=1)`: the lines that hold a text, as `path:number: line`, or `no lines`. No pattern: the text
+      itself.
 
-    At most 4 calls of an episode may list, read or move what is not there (a file that was moved away does not count); one
-    more ends the episode with 0. Their errors suggest a similar name in the same folder, and no other.
+    At most 4 calls of an episode may list, read or move what is not there (a file that was moved away does not
+    count); one more ends the episode with 0. Their errors suggest a similar name in the same folder, and no other.
 
-    Long results are cut after 50 lines or 2,000 characters, with a note that names the `first` of the rest. Nothing can
-    be deleted. At most 200 files, 200 folders, 200,000 characters in all, 500 a line and 100 a path. Several calls in one
-    message are allowed; results come in their order.
+    Long results are cut after 50 lines or 2,000 characters, with a note that names the `first` of the rest. Nothing
+    can be deleted. At most 200 files, 200 folders, 200,000 characters in all, 500 a line and 100 a path. Several
+    calls in one message are allowed; results come in their order.
 
     ## Observation
-    The opening is a system message and the request as a user message. Each tool call adds one tool message with its id: a
-    bare result, or `tool_error: …`.
+    The opening is a system message and the request as a user message. Each tool call adds one tool message with its
+    id: a bare result, or `tool_error: …`.
 
     ## Action
     One assistant message. With tool calls it runs them; without, it says that the work is done, in whatever words.
@@ -52,8 +54,8 @@ class FileWorkspaceEnv(ToolEnv):
 
     1. each path with a text there is a file with this text (blanks at its end aside);
     2. each path with null there is gone;
-    3. every other file is where and what it was at the beginning, to the last blank, and there is no further file, nor a
-       further folder that is in no path of the target.
+    3. every other file is where and what it was at the beginning, to the last blank, and there is no further file,
+       nor a further folder that is in no path of the target.
 
     What is said or shown on the way does not count.
 
@@ -157,7 +159,7 @@ class FileWorkspaceEnv(ToolEnv):
             return ToolResult("not there, and that once too often", should_stop=True)
 
     def _look(self) -> tuple[int, int]:
-        """How many of the wanted changes the tree has, and how many other files and new folders are not as they were."""
+        """The number of wanted changes in the tree, and of other files and folders that changed or are new."""
         files = self._tree.files
         made = sum(_same(files.pop(path, None), wanted) for path, wanted in self._changes.items())
         spoiled = sum(files.get(path) != self._others.get(path) for path in {*files, *self._others})

@@ -1,7 +1,7 @@
 """A tree of text files in memory, under limits.
 
-A path is only a key of a dictionary and never reaches the machine's file system. A folder is created with the first file
-in it and stays when it is emptied.
+A path is only a key of a dictionary and never reaches the machine's file system. A folder is created with the first
+file in it and stays when it is emptied.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Tree:
     def write(self, path: str, text: str) -> None:
         """Make a file, or replace its text."""
         path = _clean(path)
-        # What is replaced counts, too, and the path is looked at last: a text that is refused does not show what is there.
+        # Replaced text counts too, and the path is checked last: a refused text does not reveal what exists.
         characters = sum(map(len, self._files.values())) + len(text)
         if len({*self._files, path}) > MAX_FILES or characters > MAX_CHARACTERS:
             raise ToolError(f"the workspace is full: at most {MAX_FILES} files and {MAX_CHARACTERS} characters in all")
@@ -152,7 +152,7 @@ def folders_above(path: str) -> set[str]:
 
 
 def _suggestion(path: str, paths: Iterable[str]) -> str:
-    """What was meant by a path that is not there, out of ``paths`` in the same folder: no error shows where a file is."""
+    """A similar path among ``paths`` in the same folder only: an error must not reveal where a file is."""
     return did_you_mean(path, [each for each in paths if _parent(each) == _parent(path)], likeness=0.5)
 
 
@@ -166,7 +166,7 @@ def _clean(path: str) -> str:
     clean = "/".join(names)
     if len(clean) > MAX_PATH or not all(map(_NAME.fullmatch, names)):
         raise ToolError(
-            f"the path {path[:60]!r} is not allowed: names of letters, digits, '_', '-', '.' and blanks, joined by '/', "
-            f"at most {MAX_PATH} characters, no '..'"
+            f"the path {path[:60]!r} is not allowed: names of letters, digits, '_', '-', '.' and blanks, "
+            f"joined by '/', at most {MAX_PATH} characters, no '..'"
         )
     return clean

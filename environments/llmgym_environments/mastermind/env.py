@@ -52,8 +52,8 @@ class MastermindEnv(Env):
     3. Truncation: none by the environment; limits on turns and tokens belong to whoever drives it.
 
     ## Arguments
-    None. Tasks take `level`, `count` and `seed`
-    (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits never share a set of colours, whatever the seeds.
+    None. Tasks take `level`, `count` and `seed` (:class:`~llmgym_environments.task_generation.TaskGenerator`); splits
+    never share a set of colours, whatever the seeds.
 
     ## Metrics
     - `turns`: assistant messages, each of which used up a guess.

@@ -20,29 +20,30 @@ MAX_RUNS_PER_MESSAGE = 4
 class PythonLabEnv(ToolEnv):
     """
     ## Description
-    A task asks for a Python function; the policy writes it, tries it in a sandboxed interpreter, reads the errors, mends
-    it, and submits it once.
+    A task asks for a Python function; the policy writes it, tries it in a sandboxed interpreter, reads the errors,
+    fixes it, and submits it once.
 
     | level | question |
     | --- | --- |
     | 1 | f(x) is x plus 7, then times 3. Example: f(5) is 36. |
-    | 2 | f(xs) gets a list of whole numbers: keep those that are multiples of 4, add 3 to each, and return the sum. Example: … |
+    | 2 | f(xs) gets a list of whole numbers: keep those that are multiples of 4, add 3 to each, … |
     | 3 | the same, with a program of six lines that has two faults: one that raises, and one that does not |
 
-    Programs run in the Monty sandbox (`pydantic-monty`), an interpreter of its own for a large part of Python: functions,
-    classes without inheritance, comprehensions, f-strings, exceptions, and some modules such as `math`, `re` and `json`.
+    Programs run in the Monty sandbox (`pydantic-monty`), an interpreter of its own for a large part of Python:
+    functions, classes without inheritance, comprehensions, f-strings, exceptions, and some modules such as `math`,
+    `re` and `json`.
 
     ## Tools
     - `run_python(code)`: runs a program and gives what it prints, and the error with its line when it fails. Nothing
       is kept for the next program.
     - `submit(code)`: ends the episode. The hidden tests call `f` of the program.
 
-    A program may have 10,000 characters, 0.5 seconds (0.6 in a step that the interpreter cannot interrupt; waiting for
-    a free worker does not count) and 16 MB. One that takes less than 0.05 seconds waits for no slower one
-    (:mod:`llmgym_environments.python_lab.sandbox`). At most 4 programs of a message are run; `run_python` answers further ones
-    with `tool_error: …`. A program has no files, network, environment variables,
-    processes or threads; the clock stands still, and random numbers have a fixed seed. Of what it prints 2,000
-    characters are shown, with a note that says how to see the rest; past 100,000 bytes it is stopped.
+    A program may have 10,000 characters, 0.5 seconds (0.6 in a step that the interpreter cannot interrupt; waiting
+    for a free worker does not count) and 16 MB. One that takes less than 0.05 seconds waits for no slower one
+    (:mod:`llmgym_environments.python_lab.sandbox`). At most 4 programs of a message are run; `run_python` answers
+    further ones with `tool_error: …`. A program has no files, network, environment variables, processes or threads;
+    the clock stands still, and random numbers have a fixed seed. Of what it prints 2,000 characters are shown, with a
+    note that says how to see the rest; past 100,000 bytes it is stopped.
 
     ## Observation
     The opening is a system message and the question as a user message. Each tool call adds one tool message with its
@@ -52,10 +53,10 @@ class PythonLabEnv(ToolEnv):
     One assistant message with tool calls. One without ends the episode unsubmitted.
 
     ## Rewards
-    1.0 when the submitted function passes all hidden tests, else 0.0; nothing in between. There are eight tests, none of
-    them the example. A test passes when the result has the expected type and value: `36` is right, `36.0` and `"36"` are
-    wrong. The function runs in the sandbox, gets one argument at a time and never an expected result; results are
-    compared outside. What is printed counts nothing.
+    1.0 when the submitted function passes all hidden tests, else 0.0; nothing in between. There are eight tests, none
+    of them the example. A test passes when the result has the expected type and value: `36` is right, `36.0` and
+    `"36"` are wrong. The function runs in the sandbox, gets one argument at a time and never an expected result;
+    results are compared outside. What is printed counts nothing.
 
     ## Episode End
     1. Termination: `submit`, or an assistant message without tool calls.
@@ -86,8 +87,8 @@ class PythonLabEnv(ToolEnv):
         tests = self.task.target
         if not isinstance(tests, list) or not tests or not all(isinstance(t, list) and len(t) == 2 for t in tests):
             raise TaskError(
-                "the target of the task must be a list of tests, each a list of argument and result, such as [[5, 36]]; "
-                f"got {tests!r:.80}"
+                "the target of the task must be a list of tests, each a list of argument and result, such as "
+                f"[[5, 36]]; got {tests!r:.80}"
             )
         await self.close()
         self._over = threading.Event()
@@ -113,8 +114,8 @@ class PythonLabEnv(ToolEnv):
         printed = printed.rstrip("\n")
         if len(printed) > MAX_SHOWN_CHARS:
             printed = (
-                f"{printed[:MAX_SHOWN_CHARS]}\n[cut: {MAX_SHOWN_CHARS} of {len(printed)} characters shown; print less at "
-                "a time to see the rest]"
+                f"{printed[:MAX_SHOWN_CHARS]}\n[cut: {MAX_SHOWN_CHARS} of {len(printed)} characters shown; print less "
+                "at a time to see the rest]"
             )
         return "\n".join(part for part in (printed, error) if part) or "nothing printed"
 
@@ -152,7 +153,7 @@ def _count_passed(code: str, tests: list[list[Any]], over: Callable[[], bool]) -
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Whether a value that came out of the sandbox has the type and value of a JSON value. Runs no code of ``value``."""
+    """Whether a value from the sandbox has the type and value of a JSON value. Runs no code of ``value``."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, list):

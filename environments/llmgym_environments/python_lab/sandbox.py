@@ -5,11 +5,12 @@ network, environment variables, processes or host objects; the clock stands stil
 sleeping takes no time, so a program gives the same result each time it runs. (Alternatives: Python's ``exec`` with
 fewer names is no sandbox, RestrictedPython bounds neither time nor memory, containers do not come with pip.)
 
-All episodes of a process share the workers, and waiting programs are served in order. Two pools of ``WORKERS`` processes
-keep quick programs from waiting for slow ones: the first gives every program ``QUICK_S``, and one that needs more starts
-again in the second. An episode waits with one program at a time, so a quick one waits for at most one program of each
-other episode. Such a program holds its worker for at most ``QUICK_S + GRACE_S`` (0.15 s), or with 8 calls of a function
-for ``9 * QUICK_S + GRACE_S`` (0.55 s); in the second pool ``TIME_LIMIT_S`` takes the place of ``QUICK_S``.
+All episodes of a process share the workers, and waiting programs are served in order. Two pools of ``WORKERS``
+processes keep quick programs from waiting for slow ones: the first gives every program ``QUICK_S``, and one that
+needs more starts again in the second. An episode waits with one program at a time, so a quick one waits for at most
+one program of each other episode. Such a program holds its worker for at most ``QUICK_S + GRACE_S`` (0.15 s), or with
+8 calls of a function for ``9 * QUICK_S + GRACE_S`` (0.55 s); in the second pool ``TIME_LIMIT_S`` takes the place of
+``QUICK_S``.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ def call(
         program: The program.
         function: Name of the function.
         arguments: JSON values.
-        keep: Called with the index of an argument and its value, or the ``MontyError`` of a failed call; only its result
-            is kept, because a value may be large (``MEMORY_LIMIT_BYTES`` in the sandbox can be four times as much here).
-            After a call that a limit stopped, no more calls are made and the rest get the same error.
+        keep: Called with the index of an argument and its value, or the ``MontyError`` of a failed call; only its
+            result is kept, because a value may be large (``MEMORY_LIMIT_BYTES`` in the sandbox can be four times as
+            much here). After a call that a limit stopped, no more calls are made and the rest get the same error.
         over: See :func:`run`.
 
     Returns:

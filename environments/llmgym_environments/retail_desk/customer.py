@@ -39,7 +39,7 @@ class Customer:
     def __init__(self, name: str, wishes: Sequence[Mapping[str, Any]]) -> None:
         self.name = name
         self.asked: dict[int, dict[str, Any]] = {}
-        """For each order whose number was said, what was said to be done with it: ``act`` and, once said, ``colour``."""
+        """For each order the customer has named, the wish so far: ``act`` and, once told, ``colour``."""
         self.pushed = 0
         """How often a refusal was not taken for an answer."""
         self.patience = PATIENCE

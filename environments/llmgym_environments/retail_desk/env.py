@@ -30,7 +30,7 @@ class RetailDeskEnv(ToolEnv):
     | level | orders | wishes | reasons to refuse | pushes |
     | --- | --- | --- | --- | --- |
     | 1 | 3 | a refund | late, sale | 0 or 1 |
-    | 2 | 5 | a refund or an exchange; the customer says how old the order is, and not always the truth | + stock | 0 to 2 |
+    | 2 | 5 | a refund or an exchange; the customer states the order's age, sometimes falsely | + stock | 0 to 2 |
     | 3 | 8 | two of these or cancellations, one after the other | + sent, owner | 0 to 2 |
 
     What has to be done rather than refused: half of the wishes at level 1, 3 of 7 at level 2, 4 of 11 at level 3.
@@ -55,11 +55,11 @@ class RetailDeskEnv(ToolEnv):
     One assistant message: with tool calls it runs them; without, it is said to the customer.
 
     ## Rewards
-    1.0 when at the end the whole store is as it should be and nothing forbidden was done on the way, else 0.0. Forbidden
-    is a call of `get_order`, `refund`, `exchange`, `cancel` or `refuse` for an order that the customer has not named,
-    also for one that does not exist; to refund, exchange or cancel what the customer has not asked for, or in another
-    colour; to refund another amount than was paid, or to try; and to do what the rules say to refuse. To undo a forbidden act does
-    not help.
+    1.0 when at the end the whole store is as it should be and nothing forbidden was done on the way, else 0.0.
+    Forbidden is a call of `get_order`, `refund`, `exchange`, `cancel` or `refuse` for an order that the customer has
+    not named, also for one that does not exist; to refund, exchange or cancel what the customer has not asked for, or
+    in another colour; to refund another amount than was paid, or to try; and to do what the rules say to refuse. To
+    undo a forbidden act does not help.
 
     ## Episode End
     1. Termination: the customer leaves, when every wish was done or refused and pushing is of no use.
@@ -98,8 +98,8 @@ class RetailDeskEnv(ToolEnv):
             self._customer = Customer(metadata["customer"], metadata["wishes"])
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, ToolError) as error:
             raise TaskError(
-                f"a task needs level, orders, stock, customer and wishes in its metadata, and acts as its target, as those of "
-                f"generate_tasks have; {type(error).__name__}: {error}"
+                "a task needs level, orders, stock, customer and wishes in its metadata, and acts as its target, as "
+                f"those of generate_tasks have; {type(error).__name__}: {error}"
             ) from error
         self._forbidden = 0
 

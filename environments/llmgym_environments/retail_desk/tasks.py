@@ -91,7 +91,8 @@ def _order(rng: random.Random, owner: str, item: str) -> dict[str, Any]:
 
 
 generate_tasks = TaskGenerator("RetailDesk-v0", LEVELS, _stream)
-"""Tasks whose ``prompt`` is the customer's first message and whose ``target`` is the list of acts that make the expected
-store (:meth:`~llmgym_environments.retail_desk.store.Store.apply`), with this ``metadata``: ``level``; ``orders`` and
+"""Tasks whose ``prompt`` is the customer's first
+message and whose ``target`` is the list of acts that make the expected store
+(:meth:`~llmgym_environments.retail_desk.store.Store.apply`), with this ``metadata``: ``level``; ``orders`` and
 ``stock``, the store at the beginning; ``customer``, a name, and ``wishes``
 (:class:`~llmgym_environments.retail_desk.customer.Customer`)."""

@@ -7,9 +7,9 @@ What bounds a query, whatever its text:
 2. Preparation. At most ``MAX_QUERY`` characters, and no ``WITH`` outside of texts, quoted names and comments: SQLite
    copies a common table expression to every place that names it, so that twenty short ones become a million subqueries
    before any other limit applies.
-3. Running. ``MAX_STEPS`` instructions of SQLite's virtual machine, which is the same everywhere, and ``MAX_CPU_S``. Both
-   are looked at every ``_STEPS_A_CHECK`` instructions; one alone, such as a sort, is not interrupted (the longest that
-   we found takes 0.04 s).
+3. Running. ``MAX_STEPS`` instructions of SQLite's virtual machine, which is the same everywhere, and ``MAX_CPU_S``.
+   Both are looked at every ``_STEPS_A_CHECK`` instructions; one alone, such as a sort, is not interrupted (the
+   longest that we found takes 0.04 s).
 4. Memory. No text and no row is longer than ``MAX_LENGTH`` bytes, and a step makes less than one row.
 5. Output. ``MAX_ROWS`` rows and ``MAX_CHARACTERS`` characters; the note behind them says how to get the rest.
 
@@ -101,7 +101,8 @@ class Database:
         """The columns of a table with their types. Raises :class:`ToolError` when there is no such table."""
         if table not in self.columns:
             raise ToolError(
-                f"no table {table[:40]!r}; list_tables lists them.{did_you_mean(table[:40], self.columns, likeness=0.5)}"
+                f"no table {table[:40]!r}; list_tables lists them."
+                f"{did_you_mean(table[:40], self.columns, likeness=0.5)}"
             )
         return self.columns[table]
 

@@ -19,9 +19,9 @@ class SqlAnalystEnv(ToolEnv):
 
     | level | tables | rows | question, for example | answer |
     | --- | --- | --- | --- | --- |
-    | 1 | 1 | 4 | What is the price of plum? What is the total price? Which item has the highest price? | number or name |
+    | 1 | 1 | 4 | What is the price of plum? Which item has the highest price? | number or name |
     | 2 | 2 | 19 | What is the total amount of all sales whose shop has city oslo? | number or name |
-    | 3 | 4 | 96 | For each city, what is the total amount of all sales whose product has color red? | number, name or rows |
+    | 3 | 4 | 96 | For each city, what is the total amount of sales whose product has color red? | rows, number, name |
 
     Level 2 needs a join, level 3 joins of three tables, groups, `HAVING` and `NOT IN`; its fourth table is an outdated
     copy of the records that the question does not mean. Names are single lower-case words that stand in a question as
@@ -32,22 +32,22 @@ class SqlAnalystEnv(ToolEnv):
     - `describe_table(table)`: its columns with their types and references.
     - `run_sql(query)`: one SELECT in SQLite's dialect; a row a line, cells separated by ` | `, or `no rows`.
 
-    Several calls in one message are allowed; results come in their order. What a query may do, and how long, is said in
-    :mod:`llmgym_environments.sql_analyst.database`: reading only, no `WITH`, 20 rows and 2,000 characters of output (the
-    note behind cut output says how to get the rest).
+    Several calls in one message are allowed; results come in their order. What a query may do, and how long, is said
+    in :mod:`llmgym_environments.sql_analyst.database`: reading only, no `WITH`, 20 rows and 2,000 characters of
+    output (the note behind cut output says how to get the rest).
 
     ## Observation
-    The opening is a system message, which says how to answer, and the question as a user message. Each tool call adds one
-    tool message with its id: a bare result, or `tool_error: …`.
+    The opening is a system message, which says how to answer, and the question as a user message. Each tool call adds
+    one tool message with its id: a bare result, or `tool_error: …`.
 
     ## Action
     One assistant message. With tool calls it runs them; without, its content is the final answer.
 
     ## Rewards
-    1.0 when the final answer has exactly the rows of the target, else 0.0; nothing in between. The whole content is read
-    as `run_sql` writes rows: a row a line, cells separated by `|`. A number or a name is one row of one cell. Cells are
-    compared as numbers (`42` and `42.0` are the same) or as texts; the order of rows does not count; a row too many, too
-    few or twice is wrong, and so is any other word.
+    1.0 when the final answer has exactly the rows of the target, else 0.0; nothing in between. The whole content is
+    read as `run_sql` writes rows: a row a line, cells separated by `|`. A number or a name is one row of one cell.
+    Cells are compared as numbers (`42` and `42.0` are the same) or as texts; the order of rows does not count; a row
+    too many, too few or twice is wrong, and so is any other word.
 
     ## Episode End
     1. Termination: an assistant message without tool calls.
@@ -74,7 +74,7 @@ class SqlAnalystEnv(ToolEnv):
     _database: Database | None = None
 
     async def setup(self) -> None:
-        """Make the database of the task. Raises :class:`TaskError` when script or target are missing or out of shape."""
+        """Open the task's database. Raises :class:`TaskError` when script or target are missing or malformed."""
         self._target = target_rows(self.task.target)
         await self.close()
         script = self.task.metadata.get("database")

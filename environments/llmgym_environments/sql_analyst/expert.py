@@ -9,7 +9,7 @@ from llmgym_environments.planned_expert import Call, PlannedExpert
 
 
 class SqlAnalystExpert(PlannedExpert):
-    """Solves every generated task: it lists the tables, describes those it needs, queries, and answers with the rows."""
+    """Solves every generated task: lists the tables, describes those it needs, queries, answers with the rows."""
 
     def plan(self, task: Task) -> list[Call]:
         """The calls, from the task's metadata."""

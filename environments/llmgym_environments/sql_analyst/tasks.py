@@ -46,8 +46,8 @@ class Theme(NamedTuple):
 THEMES = (
     Theme("shops", "shop", "city", PLACES, "sales", "products", "product", "color",
           ("black", "blue", "green", "red", "white"), ("amount", "price")),
-    Theme("farms", "farm", "region", ("coast", "hills", "north", "south", "valley"), "harvests", "crops", "crop", "season",
-          ("autumn", "spring", "summer", "winter"), ("tons", "days")),
+    Theme("farms", "farm", "region", ("coast", "hills", "north", "south", "valley"), "harvests", "crops", "crop",
+          "season", ("autumn", "spring", "summer", "winter"), ("tons", "days")),
     Theme("ships", "ship", "harbor", PLACES, "voyages", "cargos", "cargo", "class",
           ("dry", "fresh", "frozen", "liquid"), ("crates", "nights")),
     Theme("teams", "team", "league", ("east", "first", "second", "west"), "games", "rivals", "rival", "country",
@@ -192,7 +192,8 @@ def _total_of_each_group(world: _World) -> Question:
     totals = _totals([record for record in world.records if world.sort(record) == sort], at, world.group)
     prompt = (
         f"For each {theme.group}, what is the total {measure} of all {theme.records} whose {theme.kind} has "
-        f"{theme.sort} {sort}? Answer with rows {theme.group} | total; leave out a {theme.group} without such {theme.records}."
+        f"{theme.sort} {sort}? Answer with rows {theme.group} | total; "
+        f"leave out a {theme.group} without such {theme.records}."
     )
     chosen = f"SELECT o.{theme.group}, sum(r.{measure}) {world.joined} WHERE k.{theme.sort} = '{sort}'"
     return prompt, [list(row) for row in sorted(totals.items())], f"{chosen} GROUP BY o.{theme.group}"

@@ -25,11 +25,11 @@ class ToolUseGameEnv(NumberAnswerEnv):
     | --- | --- | --- | --- |
     | 1 | 4 | What is amber plus cedar? | 2 |
     | 2 | 6 | What is ( amber plus cedar ) times fox? | 3 |
-    | 3 | 8 to 12 | What is the sum of all keys that begin with b times the sum of all keys that begin with c? | 4 to 6 |
+    | 3 | 8 to 12 | What is the sum of all keys that begin with b times the sum of all keys … c? | 4 to 6 |
 
     Level 1 adds or subtracts, and its answers are never below 0. Level 2 takes two different operations out of plus,
-    minus and times, level 3 sums and one of the three; its keys have to be discovered, out of 24 words with each letter.
-    Keys are single lower-case words that stand in a question as they stand in the table; facts are 1 to 99.
+    minus and times, level 3 sums and one of the three; its keys have to be discovered, out of 24 words with each
+    letter. Keys are single lower-case words that stand in a question as they stand in the table; facts are 1 to 99.
 
     ## Tools
     - `list_fact_keys()`: all keys of the table, alphabetically, separated by `, `.
