@@ -7,8 +7,9 @@ from llmgym.checking import CheckReport, check_env
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
 from llmgym.evaluation.comparison import compare_reports
-from llmgym.evaluation.config import run_and_report
+from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.report import Report, load_report
+from llmgym.evaluation.runner import run_and_report
 from llmgym.gym.env import MessageEnv
 from llmgym.gym.from_gym import from_gym
 from llmgym.gym.spaces import MessageSpace
@@ -31,6 +32,7 @@ __all__ = [
     "Episode",
     "EpisodeLimits",
     "EpisodeWriter",
+    "EvalConfig",
     "Message",
     "MessageEnv",
     "MessageSpace",

@@ -1,80 +1,108 @@
-"""Runs the episodes of an evaluation, several at a time, and reports. Knows no model: policies come from a source.
+"""Runs the episodes of an evaluation, several at a time, and reports.
 
 An evaluation ends early when its endpoint is lost, when its episodes do nothing but fail, when its money is spent, or
 when it is interrupted; the record then holds the episodes that ended, the report says why there are no more, and
-``resume`` runs the others. An episode that a loss or an interruption cut short counts for nothing but its tokens, which
-the cost includes. Otherwise those that had begun are finished.
+``resume`` runs the others. An episode cut short by a lost endpoint or an interruption counts for nothing but its
+tokens, which the cost includes. In the other cases the episodes already running are finished.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, ParamSpec, TypeVar
 
-from llmgym.env import Env
+from llmgym._util.aio import run_sync
+from llmgym._util.progress import ProgressBar
 from llmgym.episode import Episode, StopReason, Usage
 from llmgym.errors import ConfigError
+from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.episode_summary import EpisodeSummary, summarize
 from llmgym.evaluation.folder import EvaluationFolder, TokenLedger
 from llmgym.evaluation.report import Report, build_report
 from llmgym.messages import Message, ToolSpec
-from llmgym.policies.sources import PolicySource
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.records import EpisodeWriter
 from llmgym.rollout import run_episode
 from llmgym.task import Task
 
-if TYPE_CHECKING:
-    from llmgym.evaluation.config import Evaluation
+P = ParamSpec("P")
+R = TypeVar("R")
 
 FAILED_IN_A_ROW = 10
 FAILED_TASKS = 3
-"""So many episodes in a row that are lost, of so many tasks (or all, when there are fewer), end an evaluation."""
+"""An evaluation ends after this many failed episodes in a row, of this many tasks (or of all, if there are fewer)."""
+
+
+def _takes_arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a function the signature of a class, for editors, type checkers and ``help``."""
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        function.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_takes_arguments_of(EvalConfig)
+def run_and_report(*args: Any, **settings: Any) -> Report:
+    """Let a policy act in every task a number of times, and report how it did. Works in notebooks too.
+
+    Each episode is run as in training: :func:`llmgym.run_episode`, with its stop reasons and its policy on malformed
+    calls. It is recorded as soon as it ends.
+
+    Args:
+        args: The environment, see :class:`EvalConfig`.
+        settings: The fields of :class:`EvalConfig`.
+
+    Returns:
+        The report, also when the evaluation ended early; then ``stopped`` says why.
+
+    Raises:
+        UnknownEnvironmentError: There is no such environment, or it has no expert.
+        TaskError: There is no such split, there are no tasks, or two have one id.
+        ConfigError: A setting is wrong or contradicts another, or ``out`` holds something else. Like the errors above
+            it comes before the first request.
+        EndpointLostError: The endpoint was lost before the first episode ended, so that there is nothing to report.
+    """
+    return run_sync(EvaluationRun(EvalConfig(*args, **settings)).run())
 
 
 class EvaluationRun:
-    """One evaluation under way.
+    """One evaluation. Making it checks everything that can be checked before the first request, and loads the model.
 
     Args:
-        evaluation: Its settings.
-        env_id: The environment, as the record names it.
-        make_env: Builds a fresh environment for one episode.
-        tasks: The tasks, each with an id of its own.
-        folder: Where it is kept.
-        source: Gives the policies; it is closed at the end.
-        settings: What goes into ``settings.json``.
+        config: Its settings.
+
+    Raises:
+        LLMGymError: What :func:`run_and_report` raises before its first request.
     """
 
-    def __init__(
-        self,
-        evaluation: Evaluation,
-        env_id: str,
-        make_env: Callable[[Task], Env],
-        tasks: list[Task],
-        folder: EvaluationFolder,
-        source: PolicySource,
-        settings: dict[str, Any],
-    ) -> None:
-        self._evaluation, self._env_id, self._make_env = evaluation, env_id, make_env
-        self._tasks, self._folder, self._source, self._settings = tasks, folder, source, settings
+    def __init__(self, config: EvalConfig) -> None:
+        self._config = config
+        self._env_id, self._make_env = config.resolve_env()
+        self._tasks = config.load_tasks()
+        self._folder = EvaluationFolder(config.out, resume=config.resume)
+        self._source = config.make_source()
+        self._settings = config.record(self._env_id, self._tasks, self._source)
         self._done: list[EpisodeSummary] = []
-        self._failed: list[str] = []  # tasks of the last episodes, as long as these are lost
+        self._rewards: list[float] = []
+        self._failed: list[str] = []  # tasks of the last episodes, as long as these failed
         self._abandoned = Usage(0, 0)
         self._cost = 0.0
         self._paid = self._uncounted_turns = 0
         self._waiting: deque[tuple[Task, int]] = deque()
         self._stopped: str | None = None
 
-    async def to_the_end(self) -> Report:
+    async def run(self) -> Report:
         """Run what is left, report, and free the source. Once only; cancelled, it still writes the report."""
         try:
             with self._folder.claim(self._settings):
                 try:
-                    await self._run()
+                    await self._run_episodes()
                 except asyncio.CancelledError:
                     self._stopped = "it was interrupted; --resume runs the rest"
                     raise
@@ -88,18 +116,17 @@ class EvaluationRun:
             raise self._source.lost or ConfigError(f"no episode was run: {self._stopped}")
         return report
 
-    async def _run(self) -> None:
-        wanted = [(task, index) for task in self._tasks for index in range(self._evaluation.episodes_per_task)]
+    async def _run_episodes(self) -> None:
+        wanted = [(task, index) for task in self._tasks for index in range(self._config.episodes_per_task)]
         with (
-            _progress_bar(self._evaluation.progress, len(wanted)) as show,
+            ProgressBar("eval", len(wanted), shown=self._config.progress, lines=False) as bar,
             EpisodeWriter(self._folder.episodes) as writer,
             TokenLedger(self._folder.tokens) as ledger,
         ):
             done = self._folder.done()
             for task, index in wanted:
                 if (task.id, index) in done:
-                    self._keep(done[task.id, index])
-                    show(done[task.id, index])
+                    self._keep(done[task.id, index], bar)
                 else:
                     self._waiting.append((task, index))
             try:
@@ -108,16 +135,20 @@ class EvaluationRun:
                     async for episode in episodes:
                         writer.write(episode)
                         summary = summarize(episode)
-                        self._keep(summary)
+                        self._keep(summary, bar)
                         self._watch(summary)
-                        show(summary)
             finally:
                 self._abandoned = self._without_record(ledger)
 
-    def _keep(self, summary: EpisodeSummary) -> None:
-        """Count an episode that stands in the record."""
+    def _keep(self, summary: EpisodeSummary, bar: ProgressBar) -> None:
+        """Count an episode that is in the record."""
         self._done.append(summary)
-        cost = summary.usage.cost(*(self._evaluation.prices or (0.0, 0.0)))
+        if not summary.lost:
+            self._rewards.append(summary.reward)
+        lost = len(self._done) - len(self._rewards)
+        mean = f"reward {sum(self._rewards) / len(self._rewards):.3f}" if self._rewards else ""
+        bar.update(len(self._done), f"{mean} {f'{lost} lost' if lost else ''}".strip())
+        cost = summary.usage.cost(*(self._config.prices or (0.0, 0.0)))
         self._cost += cost
         self._paid += cost > 0
         self._uncounted_turns += summary.turns_without_usage
@@ -146,7 +177,7 @@ class EvaluationRun:
         running: set[asyncio.Task[Episode]] = set()
         try:
             while True:
-                while self._waiting and len(running) < self._evaluation.concurrency and self._may_begin(len(running)):
+                while self._waiting and len(running) < self._config.concurrency and self._can_start(len(running)):
                     running.add(asyncio.create_task(self._play(*self._waiting.popleft(), ledger)))
                 if not running:
                     return
@@ -162,14 +193,14 @@ class EvaluationRun:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)  # their environments are closed
 
-    def _may_begin(self, running: int) -> bool:
+    def _can_start(self, running: int) -> bool:
         """Whether one more episode may begin beside those under way."""
         if self._source.lost is not None or self._stopped is not None:
             return False
-        most = self._evaluation.max_cost
+        most = self._config.max_cost
         if most is None:
             return True
-        spent = self._cost + self._abandoned.cost(*(self._evaluation.prices or (0.0, 0.0)))
+        spent = self._cost + self._abandoned.cost(*(self._config.prices or (0.0, 0.0)))
         if self._uncounted_turns:
             reason = "the endpoint reports no token counts, so that max_cost cannot be kept"
         elif spent + (running + 1) * self._cost / max(1, self._paid) > most or spent >= most:
@@ -181,8 +212,8 @@ class EvaluationRun:
         return False
 
     async def _play(self, task: Task, index: int, ledger: TokenLedger) -> Episode:
-        evaluation, provenance = self._evaluation, self._source.provenance
-        policy = self._source.policy(task, episode_index=index, seed=evaluation.seed, limits=evaluation.limits)
+        config, provenance = self._config, self._source.provenance
+        policy = self._source.policy(task, episode_index=index, seed=config.seed, limits=config.limits)
         policy = _Counted(policy, lambda usage: ledger.add(task.id, index, usage))
         try:
             env = self._make_env(task)
@@ -193,23 +224,23 @@ class EvaluationRun:
                 stop_detail=f"making the environment raised {type(error).__name__}: {error}",
                 env_id=self._env_id,
                 episode_index=index,
-                seed=evaluation.seed,
-                limits=evaluation.limits,
+                seed=config.seed,
+                limits=config.limits,
                 provenance=provenance,
             )
         return await run_episode(
             env,
             task,
             policy,
-            evaluation.limits,
-            seed=evaluation.seed,
+            config.limits,
+            seed=config.seed,
             episode_index=index,
             env_id=self._env_id,
             provenance=provenance,
         )
 
     def _report(self) -> Report:
-        evaluation = self._evaluation
+        config = self._config
         return build_report(
             self._done,
             {task.id: task.prompt for task in self._tasks},
@@ -217,10 +248,10 @@ class EvaluationRun:
             policy=self._source.name,
             settings=self._settings,
             folder=str(self._folder.path),
-            planned=len(self._tasks) * evaluation.episodes_per_task,
+            planned=len(self._tasks) * config.episodes_per_task,
             abandoned=self._abandoned,
-            success_reward=evaluation.success_reward,
-            prices=evaluation.prices,
+            success_reward=config.success_reward,
+            prices=config.prices,
             stopped=self._stopped,
         )
 
@@ -242,34 +273,3 @@ class _Counted(Policy):
 
     async def close(self) -> None:
         await self._policy.close()
-
-
-@contextlib.contextmanager
-def _progress_bar(wanted: bool, total: int) -> Iterator[Callable[[EpisodeSummary], None]]:
-    """Show how far an evaluation is; yields the function to call with each episode that is done."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    seen = wanted and (console.is_terminal or console.is_jupyter)
-    rewards: list[float] = []
-    with Progress(*columns, TextColumn("{task.description}"), console=console, disable=not seen) as bar:
-        line = bar.add_task("", total=total)
-
-        def show(summary: EpisodeSummary) -> None:
-            if not summary.lost:
-                rewards.append(summary.reward)
-            bar.advance(line)
-            done = int(bar.tasks[0].completed)
-            mean = f"reward {math.fsum(rewards) / len(rewards):.3f}" if rewards else ""
-            bar.update(line, description=f"{mean} {f'{done - len(rewards)} lost' if done > len(rewards) else ''}")
-
-        yield show

@@ -1,20 +1,28 @@
-"""Where the policies of an evaluation come from: one source, a fresh policy for each episode. Runs no episode.
+"""Where the policies of an evaluation come from: one source, and from it a fresh policy for each episode.
 
-A source outlives the episodes: it holds the client or the loaded model. Scripted policies are here; a hosted model is
-in :mod:`llmgym.policies.hosted`, a local one in ``llmgym_trainer.models.policy_source``.
+A source outlives the episodes: it holds the client or the loaded model. Scripted policies are here; sources of models
+are imported when they are asked for, by the strings of :data:`MODEL_SOURCES`.
 """
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from llmgym._util.versions import install_hint
 from llmgym.episode import EpisodeLimits
-from llmgym.errors import EndpointLostError
+from llmgym.errors import ConfigError, EndpointLostError
 from llmgym.policy import Policy
 from llmgym.registry import expert_policy
 from llmgym.task import Task
+
+MODEL_SOURCES = {
+    "hosted": "llmgym.policies.hosted:HostedSource",
+    "local": "llmgym_trainer.models.policy_source:LocalSource",
+}
+"""Subclasses of :class:`PolicySource` for models, by where the model runs."""
 
 
 class PolicySource(ABC):
@@ -74,3 +82,30 @@ def expert_source(env_id: str) -> ScriptedSource:
     """
     expert_policy(env_id)
     return ScriptedSource("expert", lambda: expert_policy(env_id))
+
+
+def hosted_source(model: str, base_url: str, **settings: Any) -> PolicySource:
+    """A model behind an endpoint. Arguments and errors are those of :class:`llmgym.policies.hosted.HostedSource`."""
+    return _model_source("hosted")(model, base_url, **settings)
+
+
+def local_source(model: str, **settings: Any) -> PolicySource:
+    """A model loaded in this process. Arguments and errors are those of the trainer's ``LocalSource``.
+
+    Raises:
+        ConfigError: The trainer is not installed.
+    """
+    try:
+        make = _model_source("local")
+    except ImportError as error:
+        raise ConfigError(
+            f"a local model needs the trainer ({error}): {install_hint('train')}; for a model behind an endpoint give "
+            "its base_url (--base-url)"
+        ) from error
+    return make(model, **settings)
+
+
+def _model_source(kind: str) -> Callable[..., PolicySource]:
+    module, _, name = MODEL_SOURCES[kind].partition(":")
+    found: Callable[..., PolicySource] = getattr(importlib.import_module(module), name)
+    return found

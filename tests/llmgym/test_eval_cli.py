@@ -43,7 +43,7 @@ def test_every_option_arrives():
     with FaultServer(lambda body: completion("1", usage=(3, 2))) as server:
         arguments = (
             f"eval {ENV_ID} --tasks tasks.jsonl --limit 1 --model m --base-url {server.url} --episodes-per-task 3 "
-            "--concurrency 2 --max-turns 5 --max-model-length 700 --max-completion-length 70 --timeout 9 "
+            "--concurrency 2 --max-turns 5 --max-model-length 700 --max-completion-length 70 --timeout-s 9 "
             "--temperature 0.25 --seed 7 --success-reward 0.5 --price-in 1 --price-out 2 --max-cost 8 --out run"
         )
         assert cli.main(arguments.split()) == 0

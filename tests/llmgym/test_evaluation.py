@@ -22,7 +22,8 @@ from servers import DROP, FaultServer, call, completion, error
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, Usage, load_report, read_episodes, run_and_report
 from llmgym.errors import ConfigError, EndpointLostError, TaskError, UnknownEnvironmentError
-from llmgym.evaluation.config import Evaluation
+from llmgym.evaluation.config import EvalConfig
+from llmgym.evaluation.runner import EvaluationRun
 from llmgym.policies.hosted import HostedSource, Retries
 
 TASKS = [Task(f"What is {number} + 1?", str(number + 1), id=f"sum-{number}") for number in range(3)]
@@ -479,8 +480,8 @@ def test_an_interrupted_run_writes_its_report_and_closes_its_environments():
                 await asyncio.Event().wait()
 
     async def interrupted():
-        evaluation = Evaluation(AddingEnv, TASKS, policy=Hanging, episodes_per_task=1, out="run")
-        running = asyncio.create_task(evaluation.prepare().to_the_end())
+        config = EvalConfig(AddingEnv, tasks=TASKS, policy=Hanging, episodes_per_task=1, out="run")
+        running = asyncio.create_task(EvaluationRun(config).run())
         while not Path("run/episodes.jsonl").is_file() or len(keys("run")) < 2:
             await asyncio.sleep(0.01)
         running.cancel()
@@ -601,11 +602,11 @@ def test_a_folder_in_use_is_refused_and_a_dead_process_does_not_block_it(tmp_pat
 
 
 def test_a_folder_that_another_has_filled_meanwhile_is_refused():
-    late = Evaluation(AddingEnv, TASKS, policy=AnswerTwo, out="run").prepare()
+    late = EvaluationRun(EvalConfig(AddingEnv, tasks=TASKS, policy=AnswerTwo, out="run"))
     evaluate()
     before = Path("run/episodes.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="holds an evaluation already"):
-        asyncio.run(late.to_the_end())
+        asyncio.run(late.run())
     assert Path("run/episodes.jsonl").read_bytes() == before
 
 
@@ -668,7 +669,7 @@ def test_another_run_is_not_written_into():
         ({"concurrency": 1.5}, ConfigError, "concurrency must be"),
         ({"limit": 0}, ConfigError, "limit must be"),
         ({"max_turns": 0}, ConfigError, "max_turns must be"),
-        ({"timeout_s": -1}, ConfigError, "env_timeout_s must be"),
+        ({"timeout_s": -1}, ConfigError, "^timeout_s must be"),
         ({"temperature": float("nan")}, ConfigError, "temperature must be"),
         ({"seed": "x"}, ConfigError, "seed must be"),
         ({"success_reward": None}, ConfigError, "success_reward must be"),
