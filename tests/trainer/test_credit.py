@@ -1,5 +1,5 @@
 import pytest
-from toys import LetterEnv, TalkEnv, make_trainer
+from toys import LetterEnv, TalkEnv, make_trainer, member, scripted
 
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym_trainer.algorithm.advantages import STD_EPSILON
@@ -122,24 +122,31 @@ class TurnRewards(TalkEnv):
         return result
 
 
+LENGTHS = [[1, 8, 3], [2, 4, 3], [4, 2, 3], [9, 6, 3]]
+"""Letters that each episode of a group says at each turn: 4, 5 and 3 on average."""
+
+
+def say_lengths(key, turn, rng):
+    return "a" * LENGTHS[member(key)][turn]
+
+
 def test_turns_train_with_advantages_of_their_own(model_dir, tmp_path):
-    trainer = make_trainer(
-        model_dir, tmp_path, env=TurnRewards, batch_size=1, credit="return", turn_discount=0.0, scale_rewards="none"
-    )
+    with scripted(say_lengths):
+        trainer = make_trainer(
+            model_dir, tmp_path, env=TurnRewards, batch_size=1, credit="return", turn_discount=0.0, scale_rewards="none"
+        )
     groups = trainer._rollout(0)
     rows = trainer._rows(groups, 0)
-    lengths = [[len(turn.message["content"]) for turn in e.turns] for e in groups[0].episodes]
-    means = [sum(of[k] for of in lengths) / 4 for k in (0, 1)]
-    for row, of in zip(rows, lengths, strict=True):
-        assert row.advantages == pytest.approx([of[0] - means[0], of[1] - means[1], 0])
+    assert [list(row.advantages) for row in rows] == [[-3, 3, 0], [-2, -1, 0], [0, -3, 0], [5, 1, 0]]
     episode = groups[0].episodes[0]
-    assert episode.provenance["turn_advantages"] == list(rows[0].advantages)
+    assert episode.provenance["turn_advantages"] == [-3, 3, 0]
     trainer._backward(trainer.model, rows)
     assert trainer.model.lm_head.weight.grad.abs().max() > 0
 
 
 def test_by_default_turn_rewards_change_nothing(model_dir, tmp_path):
-    trainer = make_trainer(model_dir, tmp_path, env=TurnRewards)
+    with scripted(say_lengths):
+        trainer = make_trainer(model_dir, tmp_path, env=TurnRewards)
     assert trainer._rows(trainer._rollout(0), 0) == []
 
 

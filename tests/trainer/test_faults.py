@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from fatal_tools import die
-from toys import TASKS, LetterEnv, TalkEnv, make_trainer, settings
+from toys import TASKS, LetterEnv, TalkEnv, make_trainer, scripted, settings
 
 import llmgym.records
 from llmgym import StepResult, Task, read_episodes
@@ -25,7 +25,8 @@ def train(model_dir, tmp_path, env=LetterEnv, resume=False, **changes):
         **settings(model_dir, tmp_path, run_name="a", resume_from_checkpoint=str(tmp_path / "a") if resume else None)
         | {"num_steps": 2, **changes}
     )
-    return train_multi_turn(config, tasks=TASKS, env_factory=env)
+    with scripted():
+        return train_multi_turn(config, tasks=TASKS, env_factory=env)
 
 
 def records(run_dir, step):
@@ -238,7 +239,6 @@ def test_an_engine_that_dies_in_mid_rollout_and_comes_back(model_dir, tmp_path):
     assert failed
     assert all("policy.act raised RuntimeError: device lost" in e.stop_detail for e in failed)
     assert len(first) == 8 + len(failed)
-    assert Counter(e.stop_reason for e in first)["terminated"] == 8
     assert trainer.engine._kept == {} and trainer.engine._live == set()
     assert [line["trained_tokens"] > 0 for line in read_metrics(trainer._reporter.folder)] == [True, True]
 

@@ -1,11 +1,16 @@
-"""A tiny chat model built in seconds, small environments with a reward anybody can compute, and short runs."""
+"""A tiny chat model built in seconds, an engine that says what a test tells it, small environments with a reward anybody
+can compute, and short runs."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import string
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -13,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from llmgym import Env, Message, StepResult, Task
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
+from llmgym_trainer.engines.base import Sample, SamplingParams
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.reporting import Reporter
@@ -185,3 +191,56 @@ def full_logps(model: Any, ids: list[int], temperature: float = 1.0) -> torch.Te
         logits = model(input_ids=torch.tensor([ids])).logits[0, :-1].float() / temperature
     model.train(was_training)
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
+
+
+class ScriptedEngine:
+    """Says what a test tells it, with the log-probabilities that the model gives to that: rows and gradients are real,
+    and what was said depends on no processor.
+
+    Args:
+        model: Gives the log-probabilities.
+        say: Text of a turn, without its end, from the key of the episode (see :func:`member`), the number of its turn
+            and the episode's source of chance.
+    """
+
+    def __init__(self, model: Any, say: Callable[[str, int, random.Random], str]) -> None:
+        self._model, self._say = model, say
+        self._tokenizer = build_tokenizer()
+        self._turns: Counter[str] = Counter()
+        self._version = 0
+
+    async def sample(self, prompt_ids: list[int], params: SamplingParams, key: str, rng: random.Random) -> Sample:
+        text = self._say(key, self._turns[key], rng)
+        self._turns[key] += 1
+        ids = [*self._tokenizer(text)["input_ids"], IM_END][: params.max_new_tokens]
+        logprobs = full_logps(self._model, prompt_ids + ids, params.temperature)[-len(ids) :].tolist()
+        return Sample(ids, logprobs, "stop" if ids[-1] == IM_END else "length", self._version)
+
+    def release(self, key: str) -> None:
+        del self._turns[key]
+
+    def abort(self, key: str) -> None:
+        pass
+
+    def sync(self, version: int) -> None:
+        self._version = version
+
+    def close(self) -> None:
+        pass
+
+
+def member(key: str) -> int:
+    """Which episode of its group an engine's key names."""
+    return int(key.split("/")[-2])
+
+
+def say_letters(key: str, turn: int, rng: random.Random) -> str:
+    """One to twelve letters."""
+    return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(1, 12)))
+
+
+@contextlib.contextmanager
+def scripted(say: Callable[[str, int, random.Random], str] = say_letters) -> Iterator[None]:
+    """Trainers made in this block sample from a :class:`ScriptedEngine`."""
+    with mock.patch("llmgym_trainer.trainer.TransformersEngine", lambda model, **_: ScriptedEngine(model, say)):
+        yield
