@@ -1,5 +1,4 @@
 import asyncio
-import itertools
 import random
 from collections import Counter
 
@@ -9,7 +8,6 @@ from toys import IM_END, TASKS, LetterEnv, build_tokenizer
 from llmgym import EpisodeLimits, StopReason
 from llmgym_trainer import GRPOConfig
 from llmgym_trainer.collection.collector import Collector, RolloutClock
-from llmgym_trainer.data.task_stream import TaskStream
 from llmgym_trainer.engines.base import Sample
 from llmgym_trainer.tokens.codec import Codec
 
@@ -188,32 +186,6 @@ def test_a_cancelled_rollout_closes_its_environments(engine):
 
     asyncio.run(run())
     assert len(closed) == 4
-
-
-# Tasks.
-
-
-@pytest.mark.parametrize("at_a_time", [1, 3, 5, 8, 16])
-def test_every_task_is_used_whatever_the_batch_size(at_a_time):
-    stream = TaskStream(TASKS, seed=1)
-    taken = list(itertools.chain.from_iterable(stream.take(at_a_time) for _ in range(30)))
-    assert stream.cursor == 30 * at_a_time == len(taken)
-    for start in range(0, len(taken) - 7, 8):  # each epoch is all eight tasks
-        assert {task.id for task in taken[start : start + 8]} == {task.id for task in TASKS}
-
-
-def test_the_order_follows_from_the_seed_and_differs_between_epochs():
-    first, again, other = (TaskStream(TASKS, seed=seed).take(24) for seed in (1, 1, 2))
-    assert first == again != other
-    assert first[:8] != first[8:16]
-    assert TaskStream(TASKS, seed=1, shuffle=False).take(10) == TASKS + TASKS[:2]
-
-
-def test_the_cursor_is_the_whole_state():
-    stream, later = TaskStream(TASKS, seed=3), TaskStream(TASKS, seed=3)
-    stream.take(13)
-    later.cursor = 13
-    assert stream.take(9) == later.take(9)
 
 
 # The clock.

@@ -463,7 +463,7 @@ def test_sequential_validation_plays_one_episode_at_a_time(model_dir, tmp_path):
 def test_greedy_validation_repeats_itself(model_dir, tmp_path):
     trainer = make_trainer(model_dir, tmp_path, val_tasks=TASKS[:4], val_temperature=0.0)
     first = trainer.validate()
-    trainer._validated_at = None
+    trainer.run_state.validated_at = None
     second = trainer.validate()
     assert {k: v for k, v in first.items() if k != "val/time"} == {k: v for k, v in second.items() if k != "val/time"}
 

@@ -16,48 +16,62 @@ def stream(*sources, batch_size=4, seed=1, shuffle=False):
     return Mixture(sources).stream(seed=seed, shuffle=shuffle, batch_size=batch_size)
 
 
+def take(stream, count, start=0):
+    return [stream[position] for position in range(start, start + count)]
+
+
 def prompts(tasks):
     return [task.prompt for task in tasks]
+
+
+def test_every_task_is_used_once_an_epoch():
+    taken = take(TaskStream(TASKS, seed=1), 80)
+    for start in range(0, 80, 8):
+        assert {task.id for task in taken[start : start + 8]} == {task.id for task in TASKS}
+
+
+def test_the_order_follows_from_the_seed_and_differs_between_epochs():
+    first, again, other = (take(TaskStream(TASKS, seed=seed), 24) for seed in (1, 1, 2))
+    assert first == again != other
+    assert first[:8] != first[8:16]
+    assert take(TaskStream(TASKS, seed=1, shuffle=False), 10) == TASKS + TASKS[:2]
+
+
+def test_a_stream_needs_no_more_than_a_position():
+    whole = take(TaskStream(TASKS, seed=3), 22)
+    later = TaskStream(TASKS, seed=3)
+    assert take(later, 9, start=13) == whole[13:]
+    assert take(later, 9) == whole[:9]
 
 
 def test_tasks_come_in_the_proportion_of_the_weights():
     # Shares 0.75 and 0.25. Gains before each choice: (0.75, 0.25) a; (0.5, 0.5) a, the first of equals;
     # (0.25, 0.75) b; (1, 0) a; and then as at the beginning.
-    found = prompts(stream(source("a", weight=3), source("b")).take(8))
+    found = prompts(take(stream(source("a", weight=3), source("b")), 8))
     assert [prompt[0] for prompt in found] == ["a", "a", "b", "a"] * 2
     assert found == ["a0", "a1", "b0", "a2", "a0", "a1", "b1", "a2"]
 
 
-def test_any_number_at_a_time_gives_the_same_tasks():
+def test_positions_of_a_mixture_can_be_read_in_any_order():
     sources = [source("a", 5, weight=2.0), source("b", 3, weight=0.7), source("c", 1, weight=0.3)]
-    whole = prompts(stream(*sources, shuffle=True).take(60))
-    parts = stream(*sources, shuffle=True)
-    assert [prompt for count in (1, 7, 0, 52) for prompt in prompts(parts.take(count))] == whole
-    assert whole != prompts(stream(*sources, shuffle=True, seed=2).take(60))
-    assert [sum(prompt.startswith(name) for prompt in whole) for name in "abc"] == [40, 14, 6]
-
-
-def test_the_cursor_is_the_whole_state():
-    sources = [source("a", 5, weight=2.0), source("b", 3, until_step=6), source("c", from_step=4)]
-    whole = stream(*sources, shuffle=True)
-    whole.take(30)
+    whole = prompts(take(stream(*sources, shuffle=True), 60))
     again = stream(*sources, shuffle=True)
-    again.cursor = 30
-    assert again.cursor == whole.cursor == 30
-    assert prompts(again.take(20)) == prompts(whole.take(20))
+    assert prompts(take(again, 20, start=40)) == whole[40:]
+    assert prompts(take(again, 40)) == whole[:40]
+    assert whole != prompts(take(stream(*sources, shuffle=True, seed=2), 60))
+    assert [sum(prompt.startswith(name) for prompt in whole) for name in "abc"] == [40, 14, 6]
 
 
 def test_one_source_is_a_plain_stream():
     tasks = [Task(f"a{number}") for number in range(5)]
-    assert prompts(stream(TaskSource("a", tasks, LetterEnv)).take(11)) == prompts(
-        TaskStream(tasks, seed=0, shuffle=False).take(11)
-    )
+    mixture = stream(TaskSource("a", tasks, LetterEnv))
+    assert prompts(take(mixture, 11)) == prompts(take(TaskStream(tasks, seed=0, shuffle=False), 11))
 
 
 def test_a_curriculum_changes_sources_by_step():
     # Batches of two: steps 0 and 1 are easy, step 2 mixes, from step 3 on all are hard.
     easy, hard = source("e", until_step=3), source("h", from_step=2)
-    found = [prompt[0] for prompt in prompts(stream(easy, hard, batch_size=2).take(10))]
+    found = [prompt[0] for prompt in prompts(take(stream(easy, hard, batch_size=2), 10))]
     assert found[:4] == ["e"] * 4
     assert sorted(found[4:6]) == ["e", "h"]
     assert found[6:] == ["h"] * 4

@@ -28,7 +28,7 @@ from llmgym_trainer.runs.checkpoints import checkpoint_name
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.reporting import Reporter, check_wandb
-from llmgym_trainer.runs.state import Progress, check_settings, find_checkpoint
+from llmgym_trainer.runs.state import RunState, check_settings, find_checkpoint
 from llmgym_trainer.trainer import MultiTurnGRPOTrainer, NoSpreadError
 
 
@@ -124,9 +124,8 @@ def train_multi_turn(
         if config.resume_from_checkpoint is not None:
             checkpoint = find_checkpoint(config.resume_from_checkpoint)
             check_settings(config, checkpoint, adapter=peft_config is not None, validates=bool(val_tasks))
-            Progress.read(checkpoint).check(
-                tasks, state.num_processes, mixture.shares if mixture else {}, config.batch_size
-            )
+            now = RunState.start(tasks, mixture.shares if mixture else {}, config.batch_size, state.num_processes)
+            RunState.load(checkpoint).check_same_run(now)
         begun = state.is_main_process and checkpoint is None
         with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
             if begun:  # the settings of a resumed run are kept when it goes on

@@ -29,6 +29,8 @@ model card) with ``_get_output_dir`` and ``_push_from_checkpoint``, which it cal
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import statistics
 import time
@@ -65,9 +67,8 @@ from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_ar
 from llmgym_trainer.out_of_memory import explaining_out_of_memory
 from llmgym_trainer.runs import checkpoints
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted, run_until_closed
-from llmgym_trainer.runs.random_state import RandomState
 from llmgym_trainer.runs.reporting import Reporter
-from llmgym_trainer.runs.state import Progress, find_checkpoint, hash_tasks, instead_of
+from llmgym_trainer.runs.state import RandomState, RunState, find_checkpoint, suggest_earlier
 from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import NO_NUMBER
 
@@ -129,13 +130,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._last_logps: torch.Tensor | None = None
         self._last_ratios: torch.Tensor | None = None
         self._batch: dict[str, Any] | None = None
-        self._trained_steps = 0
-        self._steps_without_spread = 0
-        self._seen_tokens = 0
-        self._validated_at: int | None = None
         self._writing_to: Path | None = None
-        self._going_on: Progress | None = None  # what a checkpoint says whose weights are not loaded yet
-        self._non_finite_steps = 0
+        self._pending_resume: RunState | None = None  # of a checkpoint whose weights are not loaded yet
         self._weights_checked_at: int | None = None
         self._room_checked = False
         super().__init__(
@@ -153,7 +149,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             for callback in self.callback_handler.callbacks
             if type(callback).__name__ not in ("PrinterCallback", "ProgressCallback")
         ]
-        self.add_callback(_WhenLoaded(self._go_on))
+        self.add_callback(_WhenLoaded(self._resume))
         self._token_loss_type = "cispo" if config.loss_type == "cispo" else "dapo"
         self.codec = Codec(
             tokenizer,
@@ -174,8 +170,14 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             env_id=env_id if mixture is None else mixture.source_of,
             provenance={**provenance(), "model": config.model, "template_hash": self.codec.template_hash},
         )
-        self._tasks = list(tasks)
-        self._shares = mixture.shares if mixture is not None else {}
+        self._set_state(
+            RunState.start(
+                tasks,
+                mixture.shares if mixture is not None else {},
+                config.batch_size,
+                self.accelerator.num_processes,
+            )
+        )
         shuffle = bool(config.shuffle_dataset)
         self.task_stream: TaskStream | MixtureStream = (
             TaskStream(tasks, seed=config.seed, shuffle=shuffle)
@@ -215,19 +217,19 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if resume_from_checkpoint:
             where = self.args.output_dir if resume_from_checkpoint is True else resume_from_checkpoint
             checkpoint = find_checkpoint(where)
-            self._going_on = self._take_up(checkpoint)
+            self._pending_resume = self._load_state(checkpoint)
         try:
             if checkpoint is not None:
                 self._load_rng_state(str(checkpoint))  # once more at the first step; here, to know that it loads
             output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
         except Exception as error:
-            if checkpoint is None or self._going_on is None or isinstance(error, LLMGymError):
+            if checkpoint is None or self._pending_resume is None or isinstance(error, LLMGymError):
                 raise
             raise checkpoints.CheckpointError(
-                f"{str(checkpoint)!r} cannot be loaded: {error}. {instead_of(checkpoint)}"
+                f"{str(checkpoint)!r} cannot be loaded: {error}. {suggest_earlier(checkpoint)}"
             ) from error
         self.validate()
-        if self._trained_steps == 0:
+        if self.run_state.trained_steps == 0:
             raise NothingTrainedError(
                 f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the run "
                 "began with. Why stands in metrics.jsonl: groups/zero_spread (all episodes of a task got the same reward), "
@@ -238,7 +240,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run one optimizer step's rollout, forward and backward passes. Returns the loss, shape ()."""
-        with self._undone_unless_whole(model):
+        with self._rollback_on_error(model):
             step = self.state.global_step
             self._check_weights()
             if step % self.args.validation_interval == 0:
@@ -260,7 +262,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             The metrics, empty without validation tasks or when this step was validated before.
         """
         step = self.state.global_step
-        if not self._val_tasks or self._validated_at == step:
+        if not self._val_tasks or self.run_state.validated_at == step:
             return {}
         self.engine.sync(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
@@ -282,7 +284,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             metrics.pop(name, None)  # groups of one episode
         metrics["val/time"] = time.perf_counter() - began
         self._reporter.validation(step, metrics)
-        self._validated_at = step
+        self.run_state.validated_at = step
         self._keep_best(step, metrics)
         return metrics
 
@@ -348,7 +350,13 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
                 self.state.save_to_json(
                     str(self._writing_to / checkpoints.checkpoint_name(step) / "trainer_state.json")
                 )
-                self._progress(unlogged_loss).write(self._writing_to / checkpoints.checkpoint_name(step))
+                dataclasses.replace(
+                    self.run_state,
+                    step=step,
+                    logged_step=self._globalstep_last_logged,
+                    unlogged_loss=unlogged_loss,
+                    metrics_bytes=self._reporter.metrics_bytes,
+                ).save(self._writing_to / checkpoints.checkpoint_name(step))
             self.accelerator.wait_for_everyone()
             if main:
                 checkpoints.publish(run, step)
@@ -396,29 +404,14 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._save_checkpoint(self.model, None)
         return Path(self.args.output_dir) / checkpoints.checkpoint_name(self.state.global_step)
 
-    def _progress(self, unlogged_loss: float) -> Progress:
-        return Progress(
-            step=self.state.global_step,
-            cursor=self.task_stream.cursor,
-            seen_tokens=self._seen_tokens,
-            validated=self._validated_at == self.state.global_step,
-            metrics_bytes=self._reporter.metrics_bytes,
-            processes=self.accelerator.num_processes,
-            batch_size=self.args.batch_size,
-            tasks_hash=hash_tasks(self._tasks),
-            mixture=self._shares,
-            trained_steps=self._trained_steps,
-            steps_without_spread=self._steps_without_spread,
-            non_finite_steps=self._non_finite_steps,
-            logged_step=self._globalstep_last_logged,
-            unlogged={name: [float(value) for value in values] for name, values in self._metrics["train"].items()},
-            unlogged_loss=unlogged_loss,
-        )
+    def _set_state(self, state: RunState) -> None:
+        self.run_state = state
+        self._metrics["train"] = state.unlogged
 
-    def _take_up(self, checkpoint: Path) -> Progress:
-        """Take up the state that a checkpoint holds beside weights and optimizer, and return it."""
-        progress = Progress.read(checkpoint)
-        progress.check(self._tasks, self.accelerator.num_processes, self._shares, self.args.batch_size)
+    def _load_state(self, checkpoint: Path) -> RunState:
+        """Read the state of a checkpoint and check that it is one of this run."""
+        state = RunState.load(checkpoint)
+        state.check_same_run(self.run_state)
         if checkpoint.parent.resolve() != Path(self.args.output_dir).resolve():
             raise ConfigError(f"{str(checkpoint)!r} is not in this run's folder {self.args.output_dir!r}")
         trained = json.loads((checkpoint / checkpoints.STATE_FILE).read_text()).get("template_hash")
@@ -426,38 +419,28 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             raise ConfigError(
                 f"{checkpoint} was trained with chat template {trained}, not {self.codec.template_hash}; restore it"
             )
-        self.task_stream.cursor = progress.cursor
-        self._seen_tokens = progress.seen_tokens
-        self._trained_steps = progress.trained_steps
-        self._steps_without_spread, self._non_finite_steps = progress.steps_without_spread, progress.non_finite_steps
-        self._validated_at = progress.step if progress.validated else None
-        return progress
+        return state
 
-    def _go_on(self) -> None:
-        """Begin to train, now that all of the checkpoint has loaded: only this changes what the run left behind."""
-        progress, self._going_on = self._going_on, None
-        if progress is not None:
-            self._reporter.resume(progress)
-            self._metrics["train"].update({name: list(values) for name, values in progress.unlogged.items()})
-            self._tr_loss += progress.unlogged_loss
-            self._globalstep_last_logged = progress.logged_step
+    def _resume(self) -> None:
+        """Continue from a checkpoint that has loaded: nothing before this changes what the run left behind."""
+        state, self._pending_resume = self._pending_resume, None
+        if state is not None:
+            self._reporter.resume(state)
+            self._set_state(state)
+            self._tr_loss += state.unlogged_loss
+            self._globalstep_last_logged = state.logged_step
             self.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
-    def _undone_unless_whole(self, model: Any) -> Iterator[None]:
-        """Take back what a step did to the state of the run when it ends with an exception."""
-        cursor, seen_tokens, chance = self.task_stream.cursor, self._seen_tokens, RandomState.now()
-        counters = self._trained_steps, self._steps_without_spread, self._non_finite_steps
-        unlogged = {name: list(values) for name, values in self._metrics["train"].items()}
+    def _rollback_on_error(self, model: Any) -> Iterator[None]:
+        """Restore the state of the run when a step raises. A validation that ended before that stays recorded."""
+        before, random_state = copy.deepcopy(self.run_state), RandomState.now()
         try:
             yield
         except BaseException as error:
-            self.task_stream.cursor, self._seen_tokens = cursor, seen_tokens
-            self._trained_steps, self._steps_without_spread, self._non_finite_steps = counters
-            chance.restore()
+            self._set_state(dataclasses.replace(before, validated_at=self.run_state.validated_at))
+            random_state.restore()
             model.zero_grad(set_to_none=True)
-            self._metrics["train"].clear()
-            self._metrics["train"].update(unlogged)
             if isinstance(error, Exception) and not isinstance(error, TrainingInterrupted):
                 self._save_after(error)
             raise
@@ -509,10 +492,11 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             wanted: list[int] = gather_object([share - len(kept)])
             if not any(wanted):
                 break
-            tasks = self.task_stream.take(sum(wanted))
+            cursor = self.run_state.cursor
+            self.run_state.cursor += sum(wanted)
             mine = range(sum(wanted[:rank]), sum(wanted[: rank + 1]))
             groups = self._run_episodes(
-                [tasks[number] for number in mine],
+                [self.task_stream[cursor + number] for number in mine],
                 config.episodes_per_task,
                 numbers=mine,
                 phase=f"train{attempt}",
@@ -528,8 +512,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         stats: list[EpisodeStats] = gather_object(self._stats(everything))
         for name, value in rollout_metrics(stats, config.success_reward).items():
             self._add(name, value)
-        self._seen_tokens += sum(s.sampled_tokens + s.context_tokens for s in stats)
-        self._add("num_tokens", float(self._seen_tokens))
+        self.run_state.seen_tokens += sum(s.sampled_tokens + s.context_tokens for s in stats)
+        self._add("num_tokens", float(self.run_state.seen_tokens))
         self._add("groups/sampled", float(sum(gather_object([len(everything)]))))
         if _error_share(stats) > config.max_error_share:
             self._reporter.episodes("train", step, rank, [e for g in everything for e in (*g.episodes, *g.failed)])
@@ -546,7 +530,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if failed <= allowed:
             return
         details = [e.stop_detail for group in groups for e in group.failed]
-        if failed == 1 and self._trained_steps > 0 and all(NO_NUMBER in detail for detail in details):
+        if failed == 1 and self.run_state.trained_steps > 0 and all(NO_NUMBER in detail for detail in details):
             raise self._ruined("gives no probabilities but NaN")
         why = next(iter(details), "see the other processes")
         raise TooManyErrorsError(
@@ -662,13 +646,13 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         without, every = (sum(t[k] for t in totals) for k in (0, 1))
         self._add("groups/zero_spread", float(without))
         self._add("rows_per_episode", sum(t[2] for t in totals) / max(sum(t[3] for t in totals), 1))
-        self._steps_without_spread = self._steps_without_spread + 1 if without == every else 0
+        self.run_state.steps_without_variance = self.run_state.steps_without_variance + 1 if without == every else 0
         return rows
 
     def _check_spread(self) -> None:
         """Raise :class:`NoSpreadError` after too many steps in a row in which there was nothing to compare."""
         config, limit = self.args, self.args.max_steps_without_spread
-        if limit is None or self._steps_without_spread < limit:
+        if limit is None or self.run_state.steps_without_variance < limit:
             return
         rewards = [reward for reward in self._metrics["train"].get("reward", []) if reward == reward]
         mean = f"{statistics.fmean(rewards):.3g}" if rewards else "unknown"
@@ -741,18 +725,18 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             NonFiniteError: The same happened in the steps before.
         """
         if self.accelerator.scaler is not None:  # fp16: its scale is found by such steps
-            self._trained_steps += 1
+            self.run_state.trained_steps += 1
             return
         finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
         finite = all(gather_object([finite]))
         self._add("non_finite_gradients", float(not finite))
         if finite:
-            self._non_finite_steps = 0
-            self._trained_steps += 1
+            self.run_state.non_finite_steps = 0
+            self.run_state.trained_steps += 1
             return
-        self._non_finite_steps += 1
+        self.run_state.non_finite_steps += 1
         model.zero_grad(set_to_none=True)
-        if self._non_finite_steps == MAX_NON_FINITE_STEPS:
+        if self.run_state.non_finite_steps == MAX_NON_FINITE_STEPS:
             raise NonFiniteError(
                 f"the gradients of {MAX_NON_FINITE_STEPS} steps in a row were not finite, so none of them trained. The "
                 "weights are still those before: lower learning_rate, or train in another precision (bf16=False)"

@@ -16,10 +16,15 @@ from llmgym.task import Task, check_unique_ids
 
 
 class TaskStream:
-    """All tasks for ever: every epoch shuffled anew, none left out, whatever number is taken at a time.
+    """The training tasks without end: ``stream[position]`` is the task at a position.
 
-    Attributes:
-        cursor: Tasks given out so far; with the seed it is the whole state.
+    Each epoch holds every task once, in an order of its own. What a stream gives follows from its arguments alone, so a
+    position is all that a resumed run has to know.
+
+    Args:
+        tasks: At least one.
+        seed: Determines the order in each epoch.
+        shuffle: False keeps the order of ``tasks`` in every epoch.
     """
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool = True) -> None:
@@ -27,21 +32,14 @@ class TaskStream:
         self._seed = seed
         self._shuffle = shuffle
         self._epoch = -1
-        self._order: list[int] = []
-        self.cursor = 0
+        self._order = list(range(len(self._tasks)))
 
-    def take(self, count: int) -> list[Task]:
-        """Return the next ``count`` tasks, across the end of an epoch if need be."""
-        taken = []
-        for position in range(self.cursor, self.cursor + count):
-            epoch, index = divmod(position, len(self._tasks))
-            if epoch != self._epoch:
-                self._epoch, self._order = epoch, list(range(len(self._tasks)))
-                if self._shuffle:
-                    random.Random(derive_seed(self._seed, "task order", epoch)).shuffle(self._order)
-            taken.append(self._tasks[self._order[index]])
-        self.cursor += count
-        return taken
+    def __getitem__(self, position: int) -> Task:
+        epoch, index = divmod(position, len(self._tasks))
+        if self._shuffle and epoch != self._epoch:
+            self._epoch, self._order = epoch, list(range(len(self._tasks)))
+            random.Random(derive_seed(self._seed, "task order", epoch)).shuffle(self._order)
+        return self._tasks[self._order[index]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class Mixture:
 
 
 class MixtureStream:
-    """Gives out tasks like a :class:`TaskStream`, from several sources.
+    """A :class:`TaskStream` over several sources.
 
     Whose turn it is follows from the weights alone: each source that is on gains its share with every task given out,
     the one that has gained most comes next, and pays one. So every stretch of tasks has the proportion of the weights
@@ -134,39 +132,29 @@ class MixtureStream:
 
     def __init__(self, sources: Sequence[TaskSource], *, seed: int, shuffle: bool, batch_size: int) -> None:
         self._sources = list(sources)
-        self._seed, self._shuffle, self._batch_size = seed, shuffle, batch_size
-        self.cursor = 0
-
-    @property
-    def cursor(self) -> int:
-        """Tasks given out so far; with the seed it is the whole state, and setting it goes there."""
-        return self._cursor
-
-    @cursor.setter
-    def cursor(self, value: int) -> None:
-        self._cursor = 0
-        self._gained = [0.0 for _ in self._sources]
+        self._batch_size = batch_size
         self._streams = [
-            TaskStream(source.tasks, seed=derive_seed(self._seed, source.name), shuffle=self._shuffle)
-            for source in self._sources
+            TaskStream(source.tasks, seed=derive_seed(seed, source.name), shuffle=shuffle) for source in sources
         ]
-        while self._cursor < value:
-            self._streams[self._next()].cursor += 1
+        self._gained = [0.0 for _ in sources]
+        self._given = [0 for _ in sources]
+        self._places: list[tuple[int, int]] = []  # by position: which source, and the position in its own stream
 
-    def take(self, count: int) -> list[Task]:
-        """Return the next ``count`` tasks."""
-        return [task for _ in range(count) for task in self._streams[self._next()].take(1)]
+    def __getitem__(self, position: int) -> Task:
+        while len(self._places) <= position:
+            self._places.append(self._next(len(self._places) // self._batch_size))
+        source, index = self._places[position]
+        return self._streams[source][index]
 
-    def _next(self) -> int:
-        step = self._cursor // self._batch_size
+    def _next(self, step: int) -> tuple[int, int]:
         on = [number for number, source in enumerate(self._sources) if source.is_on(step)]
         total = sum(self._sources[number].weight for number in on)
         for number in on:
             self._gained[number] += self._sources[number].weight / total
         chosen = max(on, key=lambda number: self._gained[number])
         self._gained[chosen] -= 1
-        self._cursor += 1
-        return chosen
+        self._given[chosen] += 1
+        return chosen, self._given[chosen] - 1
 
 
 def _check(sources: Sequence[TaskSource]) -> None:

@@ -21,7 +21,7 @@ from llmgym.messages import Message
 from llmgym_trainer.algorithm.advantages import has_spread
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.runs.folder import RunFolder, plot_run
-from llmgym_trainer.runs.state import Progress, mend_metrics, set_aside
+from llmgym_trainer.runs.state import RunState, set_aside
 
 MAX_CONVERSATIONS = 16
 """Conversations that a rollout adds to the table in Weights & Biases, at most."""
@@ -114,24 +114,20 @@ class Reporter:
         path = self.folder / "metrics.jsonl"
         return path.stat().st_size if path.is_file() else 0
 
-    def resume(self, progress: Progress) -> None:
-        """Go on from a checkpoint that has loaded: keep the settings, and set aside what was recorded after it.
+    def resume(self, state: RunState) -> None:
+        """Continue after a checkpoint that has loaded: save the settings, and set aside what was recorded after it.
 
         Raises:
             RunFolderError: The folder cannot be written.
         """
-        step = progress.step
         if not self._is_main:
             return
         with self._folder.writing():
             self._config.to_yaml(self.folder / "config.yaml")
-            lost = mend_metrics(self.folder, progress)
-            aside = set_aside(self.folder, progress)
-        if lost is not None:
-            self.write(lost)
+            aside = set_aside(self.folder, state)
         if aside is not None:
-            self.write(f"what was recorded after step {step} is in {aside}")
-        self._bar.update(step - self._bar.n)
+            self.write(f"what was recorded after step {state.step} is in {aside}")
+        self._bar.update(state.step - self._bar.n)
 
     def write(self, text: str) -> None:
         """Print a line without breaking the progress bar."""
