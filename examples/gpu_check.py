@@ -24,10 +24,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from llmgym import Episode, EpisodeLimits, Message, Policy, Task, ToolEnv, ToolSpec, run_episode, tool
 from llmgym._util.aio import run_sync
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.cli.train import default_lora
-from llmgym_trainer.models.builtin.scripted import encode_scripted, warm_up
 from llmgym_trainer.models.builtin.tiny import TinyRecipe, build_tokenizer
+from llmgym_trainer.models.lora import default_lora
 from llmgym_trainer.runs.folder import read_metrics
+from llmgym_trainer.sft.sft import encode_episode, train_on_rows
 from llmgym_trainer.tokens.codec import Codec
 
 
@@ -38,8 +38,8 @@ class Sizes:
     hidden: int
     layers: int
     heads: int
-    warm_up_steps: int
-    warm_up_learning_rate: float
+    sft_steps: int
+    sft_learning_rate: float
     tasks_a_step: int
     episodes: int
     steps: int
@@ -119,8 +119,8 @@ def build_model(sizes: Sizes, folder: str, device: str) -> float:
         )
     ).to(device)
     codec = Codec(tokenizer)
-    rows = [row for episode in episodes for row in encode_scripted(episode, codec)]
-    warm_up(model, rows, steps=sizes.warm_up_steps, batch_size=16, learning_rate=sizes.warm_up_learning_rate, seed=0)
+    rows = [row for episode in episodes for row in encode_episode(episode, codec)]
+    train_on_rows(model, rows, steps=sizes.sft_steps, batch_size=16, learning_rate=sizes.sft_learning_rate, seed=0)
     model.cpu().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters()) / 1e6

@@ -29,7 +29,7 @@ _COMMANDS = {
 }
 """Functions of the arguments that return the exit status, imported when they are needed."""
 
-_TRAINER_COMMANDS = {"train": "llmgym_trainer.cli.train:train_main", "warmup": "llmgym_trainer.cli.sft:warmup_main"}
+_TRAINER_COMMANDS = {"train": "llmgym_trainer.cli.train:train_main", "sft": "llmgym_trainer.cli.sft:sft_main"}
 """The same for commands that need the trainer."""
 
 _TRAINER_NEEDS = ("torch", "transformers", "trl", "accelerate")
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
     commands.add_parser(
-        "warmup", add_help=False, help="teach a model by examples before training (see llmgym warmup --help)"
+        "sft", add_help=False, help="fine-tune a model on episodes before training (see llmgym sft --help)"
     )
     commands.add_parser("check", add_help=False, help="check an environment before training (see llmgym check --help)")
     commands.add_parser("eval", add_help=False, help="evaluate a model on an environment (see llmgym eval --help)")

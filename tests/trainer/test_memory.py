@@ -9,8 +9,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.cli.train import default_lora
 from llmgym_trainer.memory import MemoryEstimate, check_memory, estimate_memory
+from llmgym_trainer.models.lora import default_lora
 
 SHAPE = {
     "vocab_size": 300,

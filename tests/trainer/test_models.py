@@ -104,7 +104,7 @@ def test_a_built_in_model_is_warmed_up_on_the_environment_it_is_for(monkeypatch,
     def build(seed, *, recipe):
         return f"{seed}-{recipe.env_id if recipe else 'default'}"
 
-    monkeypatch.setattr(f"llmgym_trainer.{builder}", build)
+    monkeypatch.setattr(f"llmgym_trainer.models.builtin.{builder}", build)
     assert resolve_model(name, 3, "CalculatorMath-v0") == "3-CalculatorMath-v0"
     for without_expert in ("", "no such environment", "tests/no_file.py:Env", "toys:LetterEnv"):
         assert resolve_model(name, 3, without_expert) == "3-default"

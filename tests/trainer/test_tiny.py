@@ -6,7 +6,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmgym_environments.tool_use_game.tasks import WORDS
 from llmgym_trainer.models.builtin import tiny
-from llmgym_trainer.models.builtin.scripted import encode_scripted, scripted_episodes
+from llmgym_trainer.models.builtin.scripted import scripted_episodes
+from llmgym_trainer.sft.sft import encode_episode
 from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 SHORT = tiny.TinyRecipe(
@@ -54,7 +55,7 @@ def test_the_tokenizer_is_short_and_its_template_trains(tokenizer):
     report = codec.probe()
     assert (report.call_format, report.end_of_turn, report.rewrites) == ("hermes", ("<|im_end|>",), ())
     (episode,) = scripted_episodes("ToolUseGame-v0", 1, flawed_share=0.0, seed=2)
-    (row,) = encode_scripted(episode, codec)
+    (row,) = encode_episode(episode, codec)
     assert row.prompt_length <= 60
     assert len(row.ids) <= 160
 

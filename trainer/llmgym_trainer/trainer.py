@@ -659,7 +659,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         raise NoSpreadError(
             f"in {limit} steps in a row all episodes of a task got the same reward (mean {mean}), so there was nothing "
             f"to learn from. If the reward is at its best, the tasks are too easy; if it is at its worst, they are too "
-            f"hard: take other tasks, give partial credit, or warm the model up (llmgym warmup). Else raise temperature="
+            f"hard: take other tasks, give partial credit, or fine-tune the model first (llmgym sft). Else raise temperature="
             f"{config.temperature}, episodes_per_task={config.episodes_per_task} or max_sampling_attempts="
             f"{config.max_sampling_attempts}. All episodes are in {self._reporter.folder / 'episodes'}; "
             f"max_steps_without_spread=None goes on all the same"

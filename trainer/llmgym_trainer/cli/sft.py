@@ -1,4 +1,4 @@
-"""``llmgym warmup``: from command line to :func:`llmgym_trainer.sft.sft.warm_start`. Knows arguments only."""
+"""``llmgym sft``: from the command line to :func:`llmgym_trainer.sft.sft.run_sft`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _EPILOG = """\
 The folder is a model like any other: llmgym train ENV --model DIR goes on from there.
 
 examples:
-  llmgym warmup ToolUseGame-v0 --model Qwen/Qwen3-0.6B --out warm
-  llmgym warmup ToolUseGame-v0 --model Qwen/Qwen3-0.6B --from runs/eval-gpt --min-reward 1 --out warm
-  llmgym warmup my_env.py:MyEnv --tasks tasks.jsonl --model Qwen/Qwen3-0.6B --from samples --lora --out warm
+  llmgym sft ToolUseGame-v0 --model Qwen/Qwen3-0.6B --out sft
+  llmgym sft ToolUseGame-v0 --model Qwen/Qwen3-0.6B --from runs/eval-gpt --min-reward 1 --out sft
+  llmgym sft my_env.py:MyEnv --tasks tasks.jsonl --model Qwen/Qwen3-0.6B --from samples --lora --out sft
 """
 
 
-def warmup_main(argv: list[str]) -> int:
-    """Run ``llmgym warmup`` and return its exit status.
+def sft_main(argv: list[str]) -> int:
+    """Run ``llmgym sft`` and return its exit status.
 
     Raises:
-        LLMGymError: Anything the user can mend; the caller prints it as one line.
+        LLMGymError: Anything the user can fix; the caller prints it as one line.
     """
     options = _parser().parse_args(argv)
     out = Path(options.out)
@@ -42,7 +42,8 @@ def warmup_main(argv: list[str]) -> int:
     if not isinstance(template_kwargs, dict):
         raise ConfigError(f"--chat-template-kwargs takes a JSON object, got {options.chat_template_kwargs!r}")
 
-    from llmgym_trainer.sft.sft import best_samples, check_output, recorded_episodes, warm_start
+    from llmgym_trainer.sft.episodes import best_samples, recorded_episodes
+    from llmgym_trainer.sft.sft import check_output, run_sft
 
     check_output(out)
     limits = EpisodeLimits(max_turns=options.max_turns, max_model_length=options.max_model_length)
@@ -67,8 +68,8 @@ def warmup_main(argv: list[str]) -> int:
 
     import torch
 
-    from llmgym_trainer.cli.train import default_lora
     from llmgym_trainer.models.load import load_model, resolve_model
+    from llmgym_trainer.models.lora import default_lora
     from llmgym_trainer.tokens.codec import Codec
 
     path = resolve_model(options.model, options.seed, options.env)
@@ -93,7 +94,7 @@ def warmup_main(argv: list[str]) -> int:
             seed=options.seed,
         )
         print(f"{len(episodes)} of {len(tasks)} tasks have an episode to learn from", file=sys.stderr)
-    result = warm_start(
+    result = run_sft(
         model,
         tokenizer,
         codec,
@@ -104,11 +105,11 @@ def warmup_main(argv: list[str]) -> int:
         learning_rate=options.learning_rate or (2e-4 if options.lora else 2e-5),
         seed=options.seed,
         max_length=options.max_model_length,
-        sampled_here=options.source == "samples",
+        use_sampled_tokens=options.source == "samples",
         peft_config=default_lora() if options.lora else None,
     )
     print(
-        f"model: {result.path} (learnt from {result.episodes} episodes in {result.rows} rows"
+        f"model: {result.path} (learned from {result.episodes} episodes in {result.rows} rows"
         + (f", {result.too_long} longer ones left out" if result.too_long else "")
         + f"; loss {result.losses[0]:.3f} to {result.losses[-1]:.3f})",
         file=sys.stderr,
@@ -118,7 +119,7 @@ def warmup_main(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="llmgym warmup",
+        prog="llmgym sft",
         description="Teach a model by examples, before it is trained with reinforcement learning.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

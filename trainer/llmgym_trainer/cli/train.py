@@ -11,6 +11,7 @@ from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
 from llmgym_trainer.config import GRPOConfig, parse_settings
 from llmgym_trainer.models.builtin.presets import preset
+from llmgym_trainer.models.lora import default_lora
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.interrupts import TrainingInterrupted
 from llmgym_trainer.runs.state import find_checkpoint
@@ -161,13 +162,6 @@ def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) ->
         return INTERRUPTED
     announce(result)
     return INTERRUPTED if result.interrupted else 0
-
-
-def default_lora() -> Any:
-    """The adapter of ``--lora``: rank 16, alpha 32, no dropout, on every linear layer but the output."""
-    from peft import LoraConfig
-
-    return LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def _tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) -> list[Task]:

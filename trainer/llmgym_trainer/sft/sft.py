@@ -1,46 +1,50 @@
-"""Supervised start of a model on an environment: from episodes to a model folder. Knows where episodes come from.
+"""Supervised fine-tuning (SFT) on episodes: their training rows, the training loop, and the model folder.
 
-Three sources: a scripted expert (:func:`llmgym_trainer.models.builtin.scripted.scripted_episodes`), recorded episodes
-(:func:`recorded_episodes`), or the best of several samples of the model itself (:func:`best_samples`; rejection
-sampling as in RAFT, arXiv 2304.06767). Whatever the source, rows come from the row builder of training, so that the
-model learns exactly the tokens that a rollout would sample.
+The policy of a rollout produces the tokens and GRPO's row builder the rows, so the model learns exactly the tokens that
+a rollout would hold.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import random
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from peft import PeftConfig, get_peft_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from llmgym._util.aio import run_sync
-from llmgym.cli.export import ExportCounts, best_of_tasks, choose_episodes
-from llmgym.env import Env
+from llmgym._util.progress import ProgressBar
+from llmgym._util.seeding import derive_seed
 from llmgym.episode import Episode, EpisodeLimits
 from llmgym.errors import ConfigError
-from llmgym.task import Task
 from llmgym_trainer.algorithm.rows import Row, build_rows
-from llmgym_trainer.collection.collector import Collector
-from llmgym_trainer.engines.transformers import TransformersEngine
-from llmgym_trainer.models.builtin.scripted import encode_scripted, warm_up
+from llmgym_trainer.engines.base import Sample, SamplingParams
+from llmgym_trainer.finite import NonFiniteError, weights_are_finite
 from llmgym_trainer.tokens.codec import Codec
+from llmgym_trainer.tokens.policy import ModelPolicy
+
+_NO_LIMITS = EpisodeLimits(max_model_length=1_000_000)
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """What :func:`warm_start` did.
+class SFTResult:
+    """What :func:`run_sft` did.
 
     Attributes:
         path: Folder of the model, to be given as ``model``.
-        episodes: Episodes learnt from.
-        rows: Their training rows.
+        episodes: Number of episodes learned from.
+        rows: Number of training rows they gave.
         too_long: Rows left out because they are longer than ``max_length``.
-        losses: The loss of each step, in nats a token.
+        losses: Loss of each step, in nats per token.
     """
 
     path: Path
@@ -50,83 +54,7 @@ class WarmStart:
     losses: list[float]
 
 
-def recorded_episodes(
-    run: str | Path, *, min_reward: float | None = None, best_per_task: bool = False, limit: int | None = None
-) -> list[Episode]:
-    """Episodes of an evaluation, of a training run, or of a JSONL file that their environment ended.
-
-    Args:
-        run: See :func:`llmgym.cli.export.export_rows`.
-        min_reward: Leave out episodes with a smaller reward.
-        best_per_task: One episode of each task, the best.
-        limit: So many at most.
-
-    Raises:
-        ConfigError: There are none, or none is left.
-        RecordError: A line is no episode.
-    """
-    counts = ExportCounts()
-    episodes = list(choose_episodes(run, counts, min_reward=min_reward, best_per_task=best_per_task))[:limit]
-    if not episodes:
-        raise ConfigError(
-            f"no episode of {str(run)!r} is left to learn from: of {counts.episodes}, {counts.unfinished} were not "
-            f"ended by their environment and {counts.low} have a reward below {min_reward}"
-        )
-    return episodes
-
-
-def best_samples(
-    model: PreTrainedModel,
-    codec: Codec,
-    env_factory: Callable[[Task], Env],
-    tasks: Sequence[Task],
-    limits: EpisodeLimits,
-    *,
-    samples_per_task: int,
-    min_reward: float,
-    temperature: float = 1.0,
-    seed: int = 42,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
-) -> list[Episode]:
-    """Sample every task several times and keep the best episode of each, where it is good enough.
-
-    Args:
-        model: What samples.
-        codec: Of the model.
-        env_factory: Builds a fresh environment for one episode of a task.
-        tasks: The tasks.
-        limits: What ends an episode from outside; one so ended is not kept.
-        samples_per_task: Episodes of each task.
-        min_reward: The smallest reward to keep.
-        temperature: Sampling temperature.
-        seed: Of sampling and environments.
-        on_episode: Called as each episode ends.
-
-    Raises:
-        ConfigError: No episode is good enough.
-    """
-    engine = TransformersEngine(model)
-    collector = Collector(codec, engine, env_factory, seed=seed)
-    try:
-        groups = run_sync(
-            collector.collect(
-                tasks, samples_per_task, limits, temperature=temperature, phase="warmup", step=0, on_episode=on_episode
-            )
-        )
-    finally:
-        engine.close()
-    every = [episode for group in groups for episode in group.episodes]
-    good = [episode for episode in every if not episode.truncated and episode.reward >= min_reward]
-    if not good:
-        best = max((episode.reward for episode in every), default=None)
-        raise ConfigError(
-            f"none of {samples_per_task * len(tasks)} sampled episodes ended with a reward of at least {min_reward} "
-            f"(the best: {best}); take a stronger model, lower min_reward, or learn from an expert or from records first"
-        )
-    return best_of_tasks(good, ExportCounts())
-
-
-def warm_start(
+def run_sft(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     codec: Codec,
@@ -138,24 +66,24 @@ def warm_start(
     learning_rate: float,
     seed: int = 42,
     max_length: int | None = None,
-    sampled_here: bool = False,
+    use_sampled_tokens: bool = False,
     peft_config: PeftConfig | None = None,
-) -> WarmStart:
-    """Train a model to say what the policy of each episode said, and save it. Malformed turns are not learnt.
+) -> SFTResult:
+    """Train a model to repeat what the policy of each episode said, and save it. Malformed turns are not learned.
 
     Args:
-        model: Changed in place, and wrapped with ``peft_config``.
-        tokenizer: Saved beside it.
-        codec: Of the model.
+        model: Changed in place.
+        tokenizer: Saved beside the model.
+        codec: Codec of the model.
         episodes: What to learn from.
         out: Folder to write; it must not exist. It is written whole or not at all.
         steps: Optimizer steps.
-        batch_size: Rows a step.
+        batch_size: Rows per step.
         learning_rate: The highest one.
-        seed: Of the order of the rows, and of an adapter's first weights.
+        seed: Seed of the order of the rows and of an adapter's initial weights.
         max_length: Rows with more tokens are left out; none is cut.
-        sampled_here: The episodes hold tokens that this model sampled; they are learnt as they are. Otherwise the
-            messages are put into tokens as a rollout would.
+        use_sampled_tokens: Learn the tokens recorded in the episodes, which this model sampled. Otherwise the messages
+            are encoded as a rollout would.
         peft_config: Trains an adapter, which is merged at the end.
 
     Raises:
@@ -168,41 +96,200 @@ def warm_start(
     for name, value in (("steps", steps), ("batch_size", batch_size)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    rows = [row for episode in episodes for row in _rows(episode, codec, sampled_here)]
+    to_rows = _sampled_rows if use_sampled_tokens else encode_episode
+    rows = [row for episode in episodes for row in to_rows(episode, codec)]
     fitting = [row for row in rows if max_length is None or len(row.ids) <= max_length]
     if not fitting:
         raise ConfigError(f"there is no training row of at most {max_length} tokens in {len(episodes)} episodes")
-    trained: torch.nn.Module = model
-    if peft_config is not None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            trained = get_peft_model(model, peft_config)
-    trained.to("cuda" if torch.cuda.is_available() else "cpu")
-    losses = warm_up(
-        trained, fitting, steps=steps, batch_size=batch_size, learning_rate=learning_rate, seed=seed, label="Warm-up"
-    )
-    whole = trained.merge_and_unload() if peft_config is not None else trained
+    trained, losses = fine_tune(
+        model, fitting, steps=steps, batch_size=batch_size, learning_rate=learning_rate, seed=seed,
+        peft_config=peft_config,
+    )  # fmt: skip
     temporary = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        whole.save_pretrained(temporary)
+        trained.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        (temporary / "warmup.json").write_text(
+        (temporary / "sft.json").write_text(
             json.dumps({"episodes": len(episodes), "rows": len(fitting), "steps": steps, "losses": losses})
         )
         temporary.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return WarmStart(out, len(episodes), len(fitting), len(rows) - len(fitting), losses)
+    return SFTResult(out, len(episodes), len(fitting), len(rows) - len(fitting), losses)
 
 
 def check_output(out: Path) -> None:
-    """Raise :class:`ConfigError` when there is something at ``out`` already."""
+    """Raise :class:`ConfigError` if ``out`` exists already."""
     if out.exists():
         raise ConfigError(f"{str(out)!r} exists; give another --out, or remove it")
 
 
-def _rows(episode: Episode, codec: Codec, sampled_here: bool) -> list[Row]:
-    if not sampled_here:
-        return encode_scripted(episode, codec)
+def fine_tune(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    *,
+    seed: int,
+    peft_config: PeftConfig | None = None,
+    **settings: Any,
+) -> tuple[PreTrainedModel, list[float]]:
+    """Train a model, or an adapter that is merged into it at the end, on a GPU where there is one.
+
+    Args:
+        model: Changed in place.
+        rows: Training rows.
+        seed: Seed of the order of the rows and of the adapter's initial weights.
+        peft_config: The adapter; None trains all weights.
+        settings: See :func:`train_on_rows`.
+
+    Returns:
+        The model and the loss of each step.
+    """
+    trained: Any = model
+    if peft_config is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            trained = get_peft_model(model, peft_config)
+    losses = train_on_rows(trained.to("cuda" if torch.cuda.is_available() else "cpu"), rows, seed=seed, **settings)
+    return (trained.merge_and_unload() if peft_config is not None else trained), losses
+
+
+def train_on_rows(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    label: str = "SFT",
+) -> list[float]:
+    """Train a model on rows with the cross-entropy of their trained tokens, and show progress.
+
+    AdamW without weight decay; the learning rate rises over the first twentieth of the steps and then falls linearly to
+    a twentieth. Rows of similar length share a batch; each row is used once before any is used again.
+
+    Args:
+        model: Trains its parameters that require gradients.
+        rows: See :func:`encode_episode`.
+        steps: Optimizer steps.
+        batch_size: Rows per step.
+        learning_rate: The highest one.
+        seed: Determines the order of the rows.
+        label: Label of the progress bar.
+
+    Returns:
+        The loss of each step, in nats per token.
+
+    Raises:
+        NonFiniteError: A loss, or the weights at the end, are NaN or infinite.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    rise = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, max(0.05, 1 - step / steps))
+    )
+    batches = _batches(rows, batch_size, random.Random(derive_seed("warm-up", seed)))
+    losses: list[float] = []
+    model.train()
+    with ProgressBar(label, steps) as bar:
+        start = time.perf_counter()
+        for step in range(1, steps + 1):
+            loss = _loss(model, next(batches))
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
+                raise _diverged(f"the loss of step {step} of {steps} is {losses[-1]}", learning_rate)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            bar.update(step, f"loss {losses[-1]:.3f}, {step / (time.perf_counter() - start):.1f} steps/s")
+    if not weights_are_finite(model):
+        raise _diverged(f"the weights after {steps} steps are NaN or infinite", learning_rate)
+    model.eval()
+    return losses
+
+
+def encode_episode(episode: Episode, codec: Codec) -> list[Row]:
+    """Turn an episode into training rows, as if the model had sampled its assistant messages.
+
+    The policy of a rollout holds and extends the tokens; only its engine is replaced, by one that returns the tokens of
+    the recorded message.
+
+    Args:
+        episode: An episode with a message in each turn; ``turn.tokens`` is not read.
+        codec: Codec of the model to train.
+
+    Returns:
+        Rows whose mask is 1 on the assistant messages, end-of-turn token included, and 0 on malformed turns that were
+        corrected. Their logprobs are 0.
+
+    Raises:
+        ConfigError: A turn has no message.
+        CodecError: The chat template cannot express the episode.
+    """
+
+    async def encode() -> Episode:
+        engine, history, turns = _FixedTokensEngine(), list(episode.initial_messages), []
+        policy = ModelPolicy(codec, engine, _NO_LIMITS, key="", rng=random.Random(0))
+        for turn in episode.turns:
+            if turn.message is None:
+                raise ConfigError(f"an episode of task {episode.task.id} has a turn without a message")
+            engine.ids = codec.encode_turn(history, turn.message, episode.tool_specs)
+            acted = await policy.act(history, episode.tool_specs)
+            turns.append(replace(turn, tokens=acted.tokens))
+            said = acted.message or turn.message  # the policy must find its own message in the history
+            history = turn.observation if turn.history_edited else [*history, said, *turn.observation]
+        return replace(episode, turns=turns)
+
+    return _sampled_rows(run_sync(encode()), codec)
+
+
+def _sampled_rows(episode: Episode, codec: Codec) -> list[Row]:
+    """The rows of an episode that holds the tokens to learn."""
     return build_rows(episode, left_out=[number for number, turn in enumerate(episode.turns) if turn.corrected])
+
+
+class _FixedTokensEngine:
+    """An engine that returns ``ids``, whatever the prompt."""
+
+    ids: list[int]
+
+    async def sample(self, prompt_ids: list[int], params: SamplingParams, key: str, rng: random.Random) -> Sample:
+        return Sample(list(self.ids), [0.0] * len(self.ids), "stop", 0)
+
+    def release(self, key: str) -> None: ...
+
+    def abort(self, key: str) -> None: ...
+
+    def sync(self, version: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _diverged(what: str, learning_rate: float) -> NonFiniteError:
+    return NonFiniteError(f"{what}: learning_rate={learning_rate} is most likely too high; nothing was saved")
+
+
+def _loss(model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
+    """Mean cross-entropy of the trained tokens, shape (). The output layer runs on these alone: it is the widest."""
+    length = max(len(row.ids) for row in rows)
+    ids = torch.tensor([row.ids + [0] * (length - len(row.ids)) for row in rows], device=model.device)
+    mask = torch.tensor([row.mask + [0] * (length - len(row.mask)) for row in rows], device=model.device)[:, 1:].bool()
+    # Padding follows the row, and causal attention never looks ahead.
+    hidden = model.get_decoder()(input_ids=ids, use_cache=False)[0][:, :-1]
+    return F.cross_entropy(model.get_output_embeddings()(hidden[mask]).float(), ids[:, 1:][mask])
+
+
+def _batches(rows: Sequence[Row], batch_size: int, rng: random.Random) -> Iterator[list[Row]]:
+    """Endless batches, pass after pass: rows are shuffled, sorted by length within stretches, and cut."""
+    while True:
+        order = rng.sample(range(len(rows)), len(rows))
+        stretch = 16 * batch_size
+        for start in range(0, len(order), stretch):
+            near = sorted(order[start : start + stretch], key=lambda index: len(rows[index].ids))
+            batches = [near[first : first + batch_size] for first in range(0, len(near), batch_size)]
+            rng.shuffle(batches)
+            yield from ([rows[index] for index in batch] for batch in batches)

@@ -1,15 +1,21 @@
-"""The folder of models built on this machine, one for each recipe. Knows names and files, no model."""
+"""The folder of the models built on this machine, one model for each recipe."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from llmgym_trainer.models.builtin import scripted
+from llmgym_trainer.sft import sft
 
 
 def cached_model(
@@ -47,3 +53,18 @@ def cached_model(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def recipe_key(recipe: Any, seed: int, *code: ModuleType) -> dict[str, Any]:
+    """Everything a built-in model depends on, to be given to :func:`cached_model`.
+
+    Args:
+        recipe: A dataclass with ``env_id`` and ``flawed_share``.
+        seed: See :func:`~llmgym_trainer.models.builtin.scripted.scripted_episodes`.
+        code: Modules that build the model; a change in one of them, or in what the scripted episodes look like,
+            makes it another model.
+    """
+    episodes = scripted.scripted_episodes(recipe.env_id, 8, flawed_share=recipe.flawed_share, seed=seed)
+    seen = json.dumps([(episode.tool_specs, episode.messages) for episode in episodes], sort_keys=True)
+    source = "".join(inspect.getsource(module) for module in (scripted, sft, *code))
+    return {"seed": seed, **asdict(recipe), "built_by": hashlib.sha256((seen + source).encode()).hexdigest()[:12]}

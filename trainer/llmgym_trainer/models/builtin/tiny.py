@@ -1,4 +1,4 @@
-"""The built-in model ``tiny``: a small Llama with a tokenizer of its own, made and warmed up here. No training loop.
+"""The built-in model ``tiny``: a small Llama with a tokenizer of its own, fine-tuned on scripted episodes.
 
 What makes it learn look-ups within a minute on two cores:
 
@@ -24,8 +24,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from llmgym import Episode
-from llmgym_trainer.models.builtin.cache import cached_model
-from llmgym_trainer.models.builtin.scripted import encode_scripted, scripted_episodes, warm_up, warm_up_key
+from llmgym_trainer.models.builtin.cache import cached_model, recipe_key
+from llmgym_trainer.models.builtin.scripted import scripted_episodes
+from llmgym_trainer.sft.sft import encode_episode, train_on_rows
 from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 END_OF_TURN, PADDING = "<|im_end|>", "<|endoftext|>"
@@ -92,7 +93,7 @@ def tiny_recipe(env_id: str) -> TinyRecipe:
 
 
 def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: str | Path | None = None) -> Path:
-    """Return the folder of the tiny model; build it and warm it up when this was not done before.
+    """Return the folder of the tiny model; build and fine-tune it first if it is not cached.
 
     Args:
         seed: Of weights, scripted episodes and order. Each seed is a model of its own.
@@ -120,20 +121,20 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
         if recipe.mixed_steps:
             stages.append(("mixed episodes", mixed, recipe.mixed_steps, recipe.mixed_learning_rate))
         for label, episodes, steps, learning_rate in stages:
-            rows = [row for episode in episodes for row in encode_scripted(episode, codec)]
-            warm_up(
+            rows = [row for episode in episodes for row in encode_episode(episode, codec)]
+            train_on_rows(
                 model,
                 rows,
                 steps=steps,
                 batch_size=recipe.batch_size,
                 learning_rate=learning_rate,
                 seed=seed,
-                label=f"Warm-up, {label}",
+                label=f"SFT, {label}",
             )
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
-    return cached_model("tiny", warm_up_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
+    return cached_model("tiny", recipe_key(recipe, seed, sys.modules[__name__]), build, cache_dir=cache_dir)
 
 
 def build_tokenizer(recipe: TinyRecipe, episodes: Iterable[Episode]) -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""Scripted episodes, right and wrong on purpose; their tokens; and the supervised loop."""
+"""Scripted episodes, right and flawed; their tokens; and the SFT loop."""
 
 import asyncio
 import importlib
@@ -18,16 +18,10 @@ from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
 from llmgym_trainer.algorithm.rows import Row, build_rows
 from llmgym_trainer.engines.base import Sample
 from llmgym_trainer.finite import NonFiniteError
-from llmgym_trainer.models.builtin.scripted import (
-    FlawedReplay,
-    _with_texts,
-    encode_scripted,
-    scripted_episodes,
-    training_tasks,
-    warm_up,
-    warm_up_key,
-)
+from llmgym_trainer.models.builtin.cache import recipe_key
+from llmgym_trainer.models.builtin.scripted import FlawedReplay, _with_texts, scripted_episodes, training_tasks
 from llmgym_trainer.models.builtin.tiny import TinyRecipe
+from llmgym_trainer.sft.sft import encode_episode, train_on_rows
 from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import ModelPolicy
 
@@ -223,7 +217,7 @@ def test_rows_hold_token_for_token_what_a_rollout_would(codec):
     rollout = asyncio.run(
         run_episode(ToolUseGameEnv(), TASK, ModelPolicy(codec, Types(), limits, key="0", rng=random.Random(0)), limits)
     )
-    (row,) = encode_scripted(play(ToolUseGameExpert()), codec)
+    (row,) = encode_episode(play(ToolUseGameExpert()), codec)
     assert [row] == build_rows(rollout)
 
     assert codec.decode(row.ids) == (
@@ -241,7 +235,7 @@ def test_rows_hold_token_for_token_what_a_rollout_would(codec):
 
 def test_an_unreadable_call_is_trained_as_it_is_written(codec):
     flawed = play(FlawedReplay(play(ToolUseGameExpert()), Chosen(1, 0.35), ToolUseGameExpert()))
-    (row,) = encode_scripted(flawed, codec)
+    (row,) = encode_episode(flawed, codec)
     assert codec.decode(row.ids).endswith("<|im_start|>assistant\n<tool_call><|im_end|>")
 
 
@@ -249,7 +243,7 @@ def test_a_turn_without_a_message_is_an_error(codec):
     episode = play(ToolUseGameExpert())
     episode.turns[1].message = None
     with pytest.raises(ConfigError, match="without a message"):
-        encode_scripted(episode, codec)
+        encode_episode(episode, codec)
 
 
 def test_an_episode_in_which_nothing_was_said_gives_no_row(codec):
@@ -257,7 +251,7 @@ def test_an_episode_in_which_nothing_was_said_gives_no_row(codec):
         async def start(self, task):
             raise RuntimeError
 
-    assert encode_scripted(play(Refuses([])), codec) == []
+    assert encode_episode(play(Refuses([])), codec) == []
 
 
 def rows_of(*pairs):
@@ -273,7 +267,7 @@ def test_the_loss_is_that_of_the_masked_in_tokens_alone():
             logprobs = F.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1)
             surprise += [-logprobs[place - 1, ids[place]].item() for place in places]
     rows = rows_of((short, [0, 0, 0, 1]), (long, [0, 0, 1, 0, 0, 1]))
-    (loss,) = warm_up(model, rows, steps=1, batch_size=2, learning_rate=1e-3, seed=0)
+    (loss,) = train_on_rows(model, rows, steps=1, batch_size=2, learning_rate=1e-3, seed=0)
     assert loss == pytest.approx(sum(surprise) / 3, abs=1e-5)
 
 
@@ -282,7 +276,7 @@ def test_it_learns_what_is_masked_in_and_moves_only_what_may_move():
     still = model.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
     frozen = still.clone()
     rows = rows_of(([5, 6, 7, 8], [0, 0, 1, 1]), ([9, 10, 11, 12, 13], [0, 0, 0, 1, 1]))
-    losses = warm_up(model, rows, steps=60, batch_size=2, learning_rate=1e-2, seed=0)
+    losses = train_on_rows(model, rows, steps=60, batch_size=2, learning_rate=1e-2, seed=0)
     assert len(losses) == 60
     assert losses[-1] < 0.05 < 4 < losses[0]
     assert torch.equal(still, frozen)
@@ -296,7 +290,9 @@ def test_it_learns_what_is_masked_in_and_moves_only_what_may_move():
 def test_a_learning_rate_that_ruins_the_model_is_named(steps, text):
     rate = 1e30 if steps > 1 else 3e37  # weights near the largest float32, whose sum is past it
     with pytest.raises(NonFiniteError, match=text):
-        warm_up(build_llama(64), rows_of(([1, 2, 3], [0, 1, 1])), steps=steps, batch_size=1, learning_rate=rate, seed=0)
+        train_on_rows(
+            build_llama(64), rows_of(([1, 2, 3], [0, 1, 1])), steps=steps, batch_size=1, learning_rate=rate, seed=0
+        )
 
 
 def test_every_row_is_used_before_any_is_used_again():
@@ -308,21 +304,17 @@ def test_every_row_is_used_before_any_is_used_again():
     model = build_llama(320)
     model.get_decoder().register_forward_pre_hook(watch, with_kwargs=True)
     rows = rows_of(*(([first, 1, 2], [0, 1, 1]) for first in range(10, 20)))
-    warm_up(model, rows, steps=8, batch_size=3, learning_rate=1e-3, seed=0)
+    train_on_rows(model, rows, steps=8, batch_size=3, learning_rate=1e-3, seed=0)
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10, 20))
 
 
-@pytest.mark.parametrize(
-    ("steps", "told"),
-    [(20, [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]), (12, [2, 3, 4, 5, 6, 8, 9, 10, 11, 12]), (3, [1, 2, 3])],
-)
-def test_where_there_is_no_terminal_each_tenth_is_a_line(capsys, steps, told):
+def test_progress_shows_the_loss(capsys):
     rows = rows_of(([5, 6, 7, 8], [0, 0, 1, 1]))
-    losses = warm_up(build_llama(320), rows, steps=steps, batch_size=1, learning_rate=1e-3, seed=0, label="Warm")
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(", loss")[0] for line in lines] == [f"Warm: step {step}/{steps}" for step in told]
-    assert [float(line.split()[4].rstrip(",")) for line in lines] == [round(losses[step - 1], 3) for step in told]
-    assert all(line.endswith(" steps/s") for line in lines)
+    losses = train_on_rows(build_llama(320), rows, steps=2, batch_size=1, learning_rate=1e-3, seed=0, label="Start")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == [
+        f"Start: {step}/2, loss {losses[step - 1]:.3f}" for step in (1, 2)
+    ]
 
 
 def test_the_cache_key_knows_recipe_seed_code_and_episodes(tmp_path, monkeypatch):
@@ -330,10 +322,10 @@ def test_the_cache_key_knows_recipe_seed_code_and_episodes(tmp_path, monkeypatch
     for name in ("one", "two"):
         (tmp_path / f"build_{name}.py").write_text(f"NAME = {name!r}\n")
     one, two = importlib.import_module("build_one"), importlib.import_module("build_two")
-    key = warm_up_key(TinyRecipe(), 1, one)
-    assert warm_up_key(TinyRecipe(), 1, one) == key
-    assert warm_up_key(TinyRecipe(), 2, one) != key
-    assert warm_up_key(TinyRecipe(layers=2), 1, one) != key
-    assert warm_up_key(TinyRecipe(), 1, two) != key
+    key = recipe_key(TinyRecipe(), 1, one)
+    assert recipe_key(TinyRecipe(), 1, one) == key
+    assert recipe_key(TinyRecipe(), 2, one) != key
+    assert recipe_key(TinyRecipe(layers=2), 1, one) != key
+    assert recipe_key(TinyRecipe(), 1, two) != key
     monkeypatch.setattr(FlawedReplay, "_mistake", lambda self, message, history: message)  # other episodes, same code
-    assert warm_up_key(TinyRecipe(), 1, one) != key
+    assert recipe_key(TinyRecipe(), 1, one) != key

@@ -1,4 +1,4 @@
-"""The warm start: where episodes come from, what is learnt from them, and the command."""
+"""SFT: where episodes come from, what is learned from them, and the command."""
 
 import asyncio
 import json
@@ -14,7 +14,8 @@ from llmgym.cli.main import main
 from llmgym.errors import ConfigError
 from llmgym_trainer.cli.sft import _parser
 from llmgym_trainer.models.load import load_model
-from llmgym_trainer.sft.sft import best_samples, recorded_episodes, warm_start
+from llmgym_trainer.sft.episodes import best_samples, recorded_episodes
+from llmgym_trainer.sft.sft import run_sft
 from llmgym_trainer.tokens.codec import Codec
 
 LIMITS = EpisodeLimits(max_turns=2, max_model_length=120, parse_retries=1)
@@ -34,7 +35,7 @@ def said(*texts, task=TASKS[0], index=0):
 def test_the_model_learns_to_say_what_was_said(loaded, tmp_path):
     model, tokenizer, codec = loaded
     out = tmp_path / "warm"
-    result = warm_start(
+    result = run_sft(
         model, tokenizer, codec, [said("abba")], out, steps=12, batch_size=1, learning_rate=3e-3, max_length=120
     )
     assert (result.path, result.episodes, result.rows, result.too_long) == (out, 1, 1, 0)
@@ -46,9 +47,9 @@ def test_the_model_learns_to_say_what_was_said(loaded, tmp_path):
     )
     spoken = full_logps(warm, prompt + answer)[len(prompt) - 1 :]
     assert -spoken.mean() < result.losses[0] / 2
-    assert json.loads((out / "warmup.json").read_text())["rows"] == 1
+    assert json.loads((out / "sft.json").read_text())["rows"] == 1
     with pytest.raises(ConfigError, match="exists; give another --out"):
-        warm_start(model, tokenizer, codec, [said("a")], out, steps=1, batch_size=1, learning_rate=1e-3)
+        run_sft(model, tokenizer, codec, [said("a")], out, steps=1, batch_size=1, learning_rate=1e-3)
 
 
 def test_malformed_turns_are_not_learnt(loaded, tmp_path, monkeypatch):
@@ -59,9 +60,9 @@ def test_malformed_turns_are_not_learnt(loaded, tmp_path, monkeypatch):
         rows.extend(found)
         return [1.0]
 
-    monkeypatch.setattr("llmgym_trainer.sft.sft.warm_up", stand_in)
+    monkeypatch.setattr("llmgym_trainer.sft.sft.train_on_rows", stand_in)
     bad = PolicyTurn(stop=StopReason.PARSE_FAILURE, detail="no call", raw_text="zzz")
-    warm_start(model, tokenizer, codec, [said(bad, "abba")], tmp_path / "a", steps=1, batch_size=1, learning_rate=1e-3)
+    run_sft(model, tokenizer, codec, [said(bad, "abba")], tmp_path / "a", steps=1, batch_size=1, learning_rate=1e-3)
     (row,) = rows
     learnt = codec.decode([index for index, bit in zip(row.ids, row.mask, strict=True) if bit])
     assert (learnt, "zzz" in codec.decode(row.ids)) == ("abba<|im_end|>", True)
@@ -72,12 +73,12 @@ def test_long_rows_are_left_out_and_none_is_cut(loaded, tmp_path):
     short = len(codec.render([{"role": "user", "content": TASKS[0].prompt}], [])) + 3
     settings = {"steps": 1, "batch_size": 1, "learning_rate": 1e-3}
     episodes = [said("abcdefghijklmnop" * 4), said("a")]
-    result = warm_start(model, tokenizer, codec, episodes, tmp_path / "a", max_length=short, **settings)
+    result = run_sft(model, tokenizer, codec, episodes, tmp_path / "a", max_length=short, **settings)
     assert (result.episodes, result.rows, result.too_long) == (2, 1, 1)
     with pytest.raises(ConfigError, match="no training row of at most 3 tokens"):
-        warm_start(model, tokenizer, codec, episodes, tmp_path / "b", max_length=3, **settings)
+        run_sft(model, tokenizer, codec, episodes, tmp_path / "b", max_length=3, **settings)
     with pytest.raises(ConfigError, match="steps must be at least 1, got 0"):
-        warm_start(model, tokenizer, codec, episodes, tmp_path / "b", **settings | {"steps": 0})
+        run_sft(model, tokenizer, codec, episodes, tmp_path / "b", **settings | {"steps": 0})
     assert not (tmp_path / "b").exists()
 
 
@@ -115,9 +116,9 @@ SMALL = ["--steps", "1", "--batch-size", "2"]
 
 
 def test_from_the_expert_and_from_records(model_dir, tmp_path, capsys):
-    arguments = ["warmup", "ToolUseGame-v0", "--model", str(model_dir), *SMALL]
+    arguments = ["sft", "ToolUseGame-v0", "--model", str(model_dir), *SMALL]
     assert main([*arguments, "--episodes", "2", "--out", str(tmp_path / "a"), "--lora"]) == 0
-    assert "learnt from 2 episodes in 2 rows" in capsys.readouterr().err
+    assert "learned from 2 episodes in 2 rows" in capsys.readouterr().err
     warm, _ = load_model(str(tmp_path / "a"), dtype=torch.float32)
     start, _ = load_model(str(model_dir), dtype=torch.float32)
     assert not torch.equal(warm.model.layers[0].mlp.up_proj.weight, start.model.layers[0].mlp.up_proj.weight)
@@ -125,14 +126,14 @@ def test_from_the_expert_and_from_records(model_dir, tmp_path, capsys):
     write_episodes(tmp_path / "e.jsonl", [said("ab"), said("xx", task=Task("other"))])
     records = ["--from", str(tmp_path / "e.jsonl"), "--min-reward", "1", "--out", str(tmp_path / "b")]
     assert main([*arguments, *records]) == 0
-    assert "learnt from 1 episodes in 1 rows" in capsys.readouterr().err
+    assert "learned from 1 episodes in 1 rows" in capsys.readouterr().err
 
 
 def test_from_samples(model_dir, tmp_path, capsys):
     (tmp_path / "letters.py").write_text("from toys import LetterEnv\n")
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"prompt": task.prompt}) + "\n" for task in TASKS[:2]))
-    arguments = ["warmup", f"{tmp_path / 'letters.py'}:LetterEnv", "--model", str(model_dir), *SMALL]
+    arguments = ["sft", f"{tmp_path / 'letters.py'}:LetterEnv", "--model", str(model_dir), *SMALL]
     samples = ["--from", "samples", "--tasks", str(tasks), "--min-reward", "0.1", "--max-model-length", "120"]
     assert main([*arguments, *samples, "--out", str(tmp_path / "a")]) == 0
     assert "2 of 2 tasks have an episode to learn from" in capsys.readouterr().err
@@ -151,17 +152,21 @@ def test_from_samples(model_dir, tmp_path, capsys):
     ],
 )
 def test_mistakes_come_before_a_model_loads(tmp_path, capsys, arguments, text):
-    assert main(["warmup", *arguments, "--model", "/nowhere/model", "--out", str(tmp_path / "a")]) == 2
+    assert main(["sft", *arguments, "--model", "/nowhere/model", "--out", str(tmp_path / "a")]) == 2
     assert text in capsys.readouterr().err
 
 
 def test_the_output_must_be_free(tmp_path, capsys):
-    assert main(["warmup", "ToolUseGame-v0", "--model", "/nowhere/model", "--out", str(tmp_path)]) == 2
+    assert main(["sft", "ToolUseGame-v0", "--model", "/nowhere/model", "--out", str(tmp_path)]) == 2
     assert "exists; give another --out" in capsys.readouterr().err
 
 
 def test_the_page_has_every_option_and_its_default():
-    page = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8").partition("## A warm start")[2]
+    page = (
+        (Path(__file__).parents[2] / "docs" / "rules.md")
+        .read_text(encoding="utf-8")
+        .partition("## Supervised fine-tuning first")[2]
+    )
     shown = dict(re.findall(r"^\| `(--[a-z-]+)` \| (.+?) \|", page, re.MULTILINE))
     options = {action.option_strings[0]: action for action in _parser()._actions if action.option_strings}
     assert options.keys() == {"-h", *shown}
