@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Sequence
 
 from llmgym import Env, Episode, Message, Policy, ScriptedPolicy, Task, ToolEnv, run_episode
 
@@ -138,32 +135,3 @@ def check_guard(
     assert asyncio.run(rewards(env)) == {0.0}
     assert asyncio.run(rewards(unguarded)) == {1.0}
     assert {episode.reward for episode in play_all(unguarded, expert, tasks)} == {1.0}
-
-
-def page_of(env_id: str) -> str:
-    """The page of an environment that ships; its name is that of the environment."""
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", env_id.removesuffix("-v0")).lower()
-    return (Path(__file__).parents[1] / "docs" / "environments" / f"{name}.md").read_text(encoding="utf-8")
-
-
-def attempts_on_page(env_id: str) -> list[str]:
-    """The attempts at cheating that the page of an environment lists."""
-    return re.findall(r"^\| (.+?) \|", page_of(env_id).split("| attempt | guard |\n| --- | --- |\n")[1], re.MULTILINE)
-
-
-def cell(text: str) -> str:
-    """A text as it stands in a cell of a table."""
-    return text.replace("|", r"\|").replace("    ", "&nbsp;" * 4).replace("\n", "<br>")
-
-
-def page_rows(episode: Episode) -> Iterator[str]:
-    """The rows of an episode on a page: a row a message, calls as a Python programmer writes them."""
-    for message in episode.messages:
-        role, text = message["role"], cell(message["content"])
-        if role == "assistant":
-            role = "**assistant**"
-            for call in message.get("tool_calls", []):
-                arguments = json.loads(call["function"]["arguments"]).items()
-                given = ", ".join(f"{name}={json.dumps(value)}" for name, value in arguments)
-                text = f"`{call['function']['name']}({given})`".replace("|", r"\|")
-        yield f"| {role} | {text} |"

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, play_all, play_beside
+from suite import ReadsItsVerdict, check_guard, claims_success, play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -432,10 +432,6 @@ def test_what_hits_alone_tell(policy, env, at_least, at_most):
     episodes = play_all(env, policy, generate_tasks("test", count=400, seed=1))
     assert not any(episode.metrics["pages_opened"] for episode in episodes)
     assert at_least <= sum(episode.reward for episode in episodes) / 400 <= at_most
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("DocSearch-v0") == [*CHEATS]
 
 
 # Tasks.

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, earned, play_beside
+from suite import ReadsItsVerdict, check_guard, claims_success, earned, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task, ToolResult
@@ -520,10 +520,6 @@ def test_cheating_earns_nothing(name):
     kind = "Write" if script is writes_everywhere else "Move"
     tasks = [task for task in generate_tasks("test", count=60) if task.prompt.startswith(kind)][:10]
     check_guard(FileWorkspaceEnv, removed, script, FileWorkspaceExpert, tasks)
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("FileWorkspace-v0") == [*CHEATS]
 
 
 # The tasks.

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, play_all, play_beside, plays
+from suite import ReadsItsVerdict, check_guard, claims_success, play_all, play_beside, plays
 
 import llmgym
 from llmgym import ScriptedPolicy
@@ -231,7 +231,3 @@ def test_cheating_earns_nothing(env, name):
     tasks = [task for task in generate_tasks("test") if 1 < task.target < len(RANGE)][:5]
     script, removed = CHEATS[name]
     check_guard(env, removed, script, expert, tasks)
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("CalculatorMath-v0") == [*CHEATS]

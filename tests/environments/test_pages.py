@@ -1,44 +1,51 @@
-"""The page of each environment that ships: its episode is what its expert plays, and its curves are those measured."""
+"""The generated pages of the environments that ship."""
 
-import asyncio
-import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
-from suite import SHIPPED, page_of, page_rows
+from suite import SHIPPED
 
-import llmgym
-from llmgym.registry import find
+from llmgym import Episode, StopReason, Task, Turn
 
-DOCS = Path(__file__).parents[2] / "docs"
-MEASURED = {
-    runs[0]["env"]: [
-        f"{run['validation'][0][1]:.3f} → {run['validation'][-1][1]:.3f}" for run in runs if not run["shuffled"]
+GENERATOR = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "generate_environments.py"))
+
+
+def test_every_environment_has_a_page_and_writing_again_changes_nothing(tmp_path):
+    for _ in range(2):
+        GENERATOR["main"](tmp_path)
+        pages = {file.stem: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+        assert {text.split("\n")[0] for text in pages.values()} == {f"# {env_id}" for env_id in SHIPPED}
+        assert len(pages) == 8 and "tool_use_game" in pages
+    assert pages == {file.stem: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("env_id", SHIPPED)
+def test_a_page_holds_the_docstring_a_solved_episode_and_the_notes(env_id):
+    page = GENERATOR["page"](env_id)
+    sections = re.findall(r"^## (.+)$", page, flags=re.MULTILINE)
+    assert sections[:9] == [
+        *("Description", "Tools", "Observation", "Action", "Rewards", "Episode End", "Arguments"),
+        *("Metrics", "Version History"),
     ]
-    for runs in (json.loads(file.read_text()) for file in (DOCS / "learning").rglob("results.json"))
-    if runs[0]["model"] == "tiny"
-}
+    assert sections[9] == "An episode" and "What does not pay" in sections[10:]
+    assert "the reward is 1.0." in page and "| **assistant** | " in page
+    assert re.search(r"^\| `level` \| 1 \|", page, flags=re.MULTILINE)
+    assert not re.search(r":\w+:`", page)
 
 
-@pytest.mark.parametrize("env_id", SHIPPED)
-def test_the_episode_on_the_page_is_what_the_expert_plays(env_id):
-    section = page_of(env_id).split("## An episode\n")[1].split("\n## ")[0]
-    level, place, split = re.match(
-        r"\s*Level (\d), task (\d+) of (\w+), played by the scripted expert", section
-    ).groups()
-    task = llmgym.tasks(env_id, split, level=level, count=int(place) + 1)[int(place)]
-    env, expert = find(env_id).make_env(task), llmgym.expert_policy(env_id)
-    episode = asyncio.run(llmgym.run_episode(env, task, expert))
-    assert episode.reward == 1.0
-    table = section.split("| --- | --- |\n")[1].split("\n\n")[0]
-    assert table.splitlines() == list(page_rows(episode))
-    assert json.loads(re.search(r"^`(\{.*?\})`", section, re.MULTILINE | re.DOTALL)[1]) == episode.metrics
-
-
-@pytest.mark.parametrize("env_id", SHIPPED)
-def test_success_before_and_after_training_is_what_was_measured(env_id):
-    found = re.compile(r"0\.\d{3} → 0\.\d{3}")
-    row = re.search(rf"^\| `{env_id}` \|.*$", (DOCS / "learning.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
-    assert found.findall(row) == MEASURED[env_id]
-    assert found.findall(page_of(env_id).split("## Training\n")[1].split("\n## ")[0]) == MEASURED[env_id]
+def test_rows_of_an_episode():
+    made = {"id": "a", "type": "function", "function": {"name": "grep", "arguments": '{"text": "a|b", "first": 2}'}}
+    messages = [
+        {"role": "user", "content": "if x:\n    y | z"},
+        {"role": "assistant", "content": "", "tool_calls": [made]},
+        {"role": "assistant", "content": "done"},
+    ]
+    turns = [Turn(message) for message in messages[1:]]
+    episode = Episode(Task("?"), StopReason.TERMINATED, turns=turns, initial_messages=messages[:1])
+    assert list(GENERATOR["rows"](episode)) == [
+        r"| user | if x:<br>&nbsp;&nbsp;&nbsp;&nbsp;y \| z |",
+        r'| **assistant** | `grep(text="a\|b", first=2)` |',
+        "| **assistant** | done |",
+    ]

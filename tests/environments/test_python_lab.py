@@ -13,7 +13,7 @@ import types
 import psutil
 import pydantic_monty
 import pytest
-from suite import attempts_on_page, check_guard, play_all, play_beside, plays
+from suite import check_guard, play_all, play_beside, plays
 
 import llmgym
 from llmgym import Policy, ScriptedPolicy, StopReason, Task, ToolResult, tool
@@ -423,10 +423,6 @@ CHEATS = {
 def test_cheating_earns_nothing(name):
     script, removed = CHEATS[name]
     check_guard(PythonLabEnv, removed, script, PythonLabExpert, [TASK])
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("PythonLab-v0") == [*CHEATS]
 
 
 # Tasks

@@ -15,7 +15,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from suite import ReadsItsVerdict, attempts_on_page, check_guard, claims_success, earned, play_all, plays
+from suite import ReadsItsVerdict, check_guard, claims_success, earned, play_all, plays
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -633,10 +633,6 @@ def test_cheating_earns_nothing(name, tmp_path, monkeypatch):
 def test_data_that_cannot_be_written_can_be_asked():
     task = next(task for task in generate_tasks("test") if isinstance(task.target, int))
     assert asyncio.run(earned(AsksItsData(), changes_the_data, task)) == 0.0
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("SqlAnalyst-v0") == [*CHEATS]
 
 
 # The tasks.

@@ -12,8 +12,7 @@ import re
 from collections import Counter
 
 import pytest
-import test_number_answer
-from suite import attempts_on_page, check_guard, plays
+from suite import check_guard, plays
 
 import llmgym
 from llmgym import Policy, StopReason, Task, ToolResult
@@ -384,10 +383,6 @@ def test_two_letters_have_more_words_at_level_3_than_may_be_looked_up():
     most = max(len(task.metadata["facts"]) for task in generate_tasks("test", level=3)) + SPARE_LOOKUPS
     assert 2 * min(words.values()) > most
     assert all(word.islower() and word.isalpha() and len(word) <= 8 for word in LEVEL_3_WORDS)
-
-
-def test_the_page_lists_every_attempt():
-    assert attempts_on_page("ToolUseGame-v0") == [*test_number_answer.CHEATS, *CHEATS]
 
 
 def test_the_first_thousand_tasks_never_change():
