@@ -21,6 +21,8 @@ class StepResult:
         messages: The whole history after this step, as a list the receiver may change.
         reward: The episode's reward, read from the step that ends the episode.
         metrics: Diagnostics of the episode (numbers, strings or booleans), read from the same step.
+        tool_errors: The :attr:`~llmgym.ToolResult.error_type` of each failed call of this step, by call id. The model
+            never sees it. :class:`~llmgym.ToolEnv` fills it in.
     """
 
     terminated: bool
@@ -28,6 +30,7 @@ class StepResult:
     messages: list[Message]
     reward: float = 0.0
     metrics: dict[str, Any] = field(default_factory=dict)
+    tool_errors: dict[str, str] = field(default_factory=dict)
 
 
 class Env(ABC):

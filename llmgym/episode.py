@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from llmgym.errors import ConfigError
 from llmgym.messages import Message, ToolSpec
@@ -131,6 +131,7 @@ class Turn:
         usage: What the turn cost in tokens, when the policy says so.
         policy_s: Seconds in ``act``.
         env_s: Seconds in ``step``.
+        tool_errors: ``StepResult.tool_errors`` of this step: the error type of each failed call, by call id.
     """
 
     message: Message | None = None
@@ -143,6 +144,18 @@ class Turn:
     usage: Usage | None = None
     policy_s: float = 0.0
     env_s: float = 0.0
+    tool_errors: dict[str, str] = field(default_factory=dict)
+
+    def error_type(self, message: Message) -> str | None:
+        """The error type of the tool message ``message`` of this turn; None when it reports no error.
+
+        A tool message that begins with ``tool_error:`` but has no entry in :attr:`tool_errors`, as from an environment
+        that fills in none or in an old record, is a ``"tool_error"``.
+        """
+        if message["role"] != "tool":
+            return None
+        marked = message.get("content", "").startswith(TOOL_ERROR_PREFIX)
+        return self.tool_errors.get(message.get("tool_call_id", ""), "tool_error" if marked else None)
 
     @property
     def corrected(self) -> bool:
@@ -170,6 +183,8 @@ class Episode:
         limits: The limits it ran under.
         provenance: Versions, template hash and whatever else tells where the episode comes from.
         reset_s: Seconds in ``reset``.
+        failed: Who failed in an ERROR; None for every other stop reason, and in records older than this field.
+        error_type: Class name of the exception behind an ERROR, or ``"timeout"``; None where there was none.
     """
 
     task: Task
@@ -187,6 +202,8 @@ class Episode:
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     provenance: dict[str, Any] = field(default_factory=dict)
     reset_s: float = 0.0
+    failed: Literal["environment", "policy"] | None = None
+    error_type: str | None = None
 
     @property
     def messages(self) -> list[Message]:
@@ -212,9 +229,9 @@ class Episode:
 
     @property
     def num_tool_errors(self) -> int:
-        """Tool results that report an error to the model (they begin with ``tool_error:``)."""
+        """Tool results that report an error to the model; see :meth:`Turn.error_type`."""
         return sum(
-            message["role"] == "tool" and message.get("content", "").startswith(TOOL_ERROR_PREFIX)
+            turn.error_type(message) is not None
             for turn in self.turns
             if not turn.history_edited
             for message in turn.observation

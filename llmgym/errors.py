@@ -24,7 +24,22 @@ class DuplicateTaskError(TaskError):
 
 
 class ToolError(LLMGymError):
-    """A tool call failed in a way the model should read. The text is shown to the model."""
+    """A tool call failed in a way the model should read. The text is shown to the model.
+
+    Attributes:
+        error_type: Kind of the failure, for reports; see :attr:`llmgym.ToolResult.error_type`.
+    """
+
+    def __init__(self, text: str, *, error_type: str = "tool_error") -> None:
+        super().__init__(text)
+        self.error_type = error_type
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """The ``error_type`` of what a tool raised, and the text that the model reads."""
+    if isinstance(error, ToolError):
+        return error.error_type, str(error)
+    return type(error).__name__, f"{type(error).__name__}: {error}"
 
 
 class EnvContractError(LLMGymError):

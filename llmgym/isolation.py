@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmgym.errors import ToolError
+from llmgym.errors import ToolError, describe_error
 
 MAX_ANSWER_BYTES = 10_000_000
 _CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.isolation import serve; serve()"
@@ -53,7 +54,7 @@ def address_of(function: Callable[..., Any]) -> dict[str, str]:
 
 
 async def call_isolated(address: dict[str, str], arguments: str) -> dict[str, Any]:
-    """Run the tool at ``address`` in a fresh process; return its ``content`` and ``should_stop``.
+    """Run the tool at ``address`` in a fresh process; return the fields of its :class:`~llmgym.ToolResult`.
 
     Raises:
         ToolError: The tool raised, its process died, or its answer is longer than ``MAX_ANSWER_BYTES``.
@@ -77,7 +78,7 @@ async def call_isolated(address: dict[str, str], arguments: str) -> dict[str, An
         except ValueError:
             raise ToolError(f"the result is longer than {MAX_ANSWER_BYTES} bytes") from None
         if not line:
-            raise ToolError(f"the tool's process died ({_cause(await process.wait())})")
+            raise ToolError(f"the tool's process died ({_cause(await process.wait())})", error_type="process_died")
     finally:
         process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
@@ -85,7 +86,7 @@ async def call_isolated(address: dict[str, str], arguments: str) -> dict[str, An
         await process.wait()
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
-        raise ToolError(answer["error"])
+        raise ToolError(answer["error"], error_type=answer["error_type"])
     return answer
 
 
@@ -103,9 +104,10 @@ def serve() -> None:
         found = functools.reduce(getattr, request["qualname"].split("."), _import(request["module"], request["file"]))
         tool = found if isinstance(found, FunctionTool) else FunctionTool(found)
         result = tool.run_here(request["arguments"])
-        answer = {"content": result.content, "should_stop": result.should_stop}
+        answer = dataclasses.asdict(result)
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is the model's to read
-        answer = {"error": str(error) if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"}
+        error_type, text = describe_error(error)
+        answer = {"error": text, "error_type": error_type}
     answers.write(json.dumps(answer).encode() + b"\n")
     answers.flush()
     os._exit(0)  # not waiting for threads that the tool left behind

@@ -29,6 +29,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
+_NEWER = ("tool_errors", "failed", "error_type")  # fields that the first records of this version lack
 
 # Written as \uXXXX: characters that some reader takes for the end of a line, and surrogates, which UTF-8 cannot
 # hold. The second of two adjacent surrogates stays raw: two escapes in a row would be read back as one character.
@@ -250,7 +251,7 @@ def compare_replay(recorded: Episode, replayed: Episode) -> list[str]:
             pairs.append((f"turn {index} {name}", getattr(old, name), getattr(new, name)))
     pairs += [
         ("stop_reason", recorded.stop_reason, replayed.stop_reason),
-        ("who failed", _who_failed(recorded), _who_failed(replayed)),
+        ("who failed", recorded.failed, replayed.failed if recorded.failed else None),
         ("reward", recorded.reward, replayed.reward),
         ("metrics", recorded.metrics, replayed.metrics),
     ]
@@ -265,12 +266,6 @@ def _is_whole(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _who_failed(episode: Episode) -> str | None:
-    if episode.stop_reason is not StopReason.ERROR:
-        return None
-    return "policy" if episode.stop_detail.startswith("policy.") else "environment"
 
 
 def _contrast(old: str, new: str, width: int = 100) -> str:
@@ -310,5 +305,5 @@ def _check_fields(cls: Any, value: dict[str, Any], where: str) -> None:
         if name not in names:
             raise RecordError(f"{where} has the unknown field {name!r}.{did_you_mean(name, names)}")
     for name in names:
-        if name not in value:
+        if name not in value and name not in _NEWER:
             raise RecordError(f"{where} lacks the field {name!r}")

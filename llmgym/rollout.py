@@ -18,7 +18,7 @@ import numbers
 import random
 import time
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from llmgym._util.seeding import derive_seed
 from llmgym._util.versions import provenance as software_provenance
@@ -85,6 +85,7 @@ async def run_episode(
         await _play(env, policy, limits, episode)
     except _Stop as stop:
         episode.stop_reason, episode.stop_detail = stop.reason, stop.detail
+        episode.failed, episode.error_type = stop.failed, stop.error_type
     finally:
         errors: list[str] = []
         for name, closing in (("environment", env.close), ("policy", policy.close)):
@@ -103,11 +104,21 @@ async def run_episode(
 
 
 class _Stop(Exception):
-    """Ends :func:`_play` with a stop reason."""
+    """Ends :func:`_play` with a stop reason; an ERROR says who failed, and with what."""
 
-    def __init__(self, reason: StopReason, detail: str = "") -> None:
+    def __init__(
+        self,
+        reason: StopReason,
+        detail: str = "",
+        failed: Literal["environment", "policy"] | None = None,
+        error_type: str | None = None,
+    ) -> None:
         super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail, self.failed, self.error_type = reason, detail, failed, error_type
+
+
+def _failure(who: Literal["environment", "policy"], where: str, error: BaseException) -> _Stop:
+    return _Stop(StopReason.ERROR, f"{where} {_describe(error)}", who, type(error).__name__)
 
 
 class _EnvClock:
@@ -128,7 +139,7 @@ class _EnvClock:
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise timeout from None
-            raise _Stop(StopReason.ERROR, f"{name} raised {_describe(error)}") from error
+            raise _failure("environment", f"{name} raised", error) from error
         seconds = time.perf_counter() - start
         if self._left_s is not None:
             self._left_s -= seconds
@@ -158,7 +169,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
         json.dumps(tool_specs)  # what JSON cannot express could be neither sent nor recorded
         episode.tool_specs = tool_specs
     except Exception as error:
-        raise _Stop(StopReason.ERROR, f"after reset: {_describe(error)}") from error
+        raise _failure("environment", "after reset:", error) from error
     episode.initial_messages = [copy_message(message) for message in history]
     shown = list(history)  # the environment's history, and corrections where the policy got one
     await _run_policy(policy.start(episode.task), limits, "start")
@@ -191,7 +202,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
             check_step_result(result)
             after = normalize_messages(result.messages)
         except Exception as error:
-            raise _Stop(StopReason.ERROR, f"after step: {_describe(error)}") from error
+            raise _failure("environment", "after step:", error) from error
         if after[: len(history) + 1] == [*history, message]:
             turn.observation = [copy_message(added) for added in after[len(history) + 1 :]]
             shown += after[len(history) :]
@@ -200,7 +211,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
             turn.observation = [copy_message(kept) for kept in after]
             shown = list(after)
         history = after
-        turn.reward = float(result.reward)
+        turn.reward, turn.tool_errors = float(result.reward), dict(result.tool_errors)
         if result.terminated or result.truncated:
             episode.reward, episode.metrics = turn.reward, dict(result.metrics)
             episode.stop_reason = StopReason.TERMINATED if result.terminated else StopReason.ENV
@@ -232,8 +243,8 @@ async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T
             raise
         if isinstance(error, TimeoutError) and deadline.expired():
             detail = f"policy.{name} exceeded policy_timeout_s={limits.policy_timeout_s}"
-            raise _Stop(StopReason.ERROR, detail) from None
-        raise _Stop(StopReason.ERROR, f"policy.{name} raised {_describe(error)}") from error
+            raise _Stop(StopReason.ERROR, detail, "policy", "timeout") from None
+        raise _failure("policy", f"policy.{name} raised", error) from error
 
 
 def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _Stop | None]:
@@ -247,9 +258,9 @@ def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _St
         except MessageError as error:
             return turn, _Stop(StopReason.PARSE_FAILURE, str(error))
     if acted.stop is not None:
-        return turn, _Stop(acted.stop, acted.detail)
+        return turn, _Stop(acted.stop, acted.detail, "policy" if acted.stop is StopReason.ERROR else None)
     if turn.message is None:
-        return turn, _Stop(StopReason.ERROR, "policy.act returned neither a message nor a stop reason")
+        return turn, _Stop(StopReason.ERROR, "policy.act returned neither a message nor a stop reason", "policy")
     reason = malformed_reason(turn.message)
     return turn, _Stop(StopReason.PARSE_FAILURE, reason) if reason else None
 
@@ -264,6 +275,11 @@ def check_step_result(result: Any) -> None:
         if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
             raise EnvContractError(
                 f"StepResult.metrics holds {name!r}: {value!r:.80}; use numbers, booleans or strings"
+            )
+    for call_id, kind in result.tool_errors.items():
+        if not isinstance(call_id, str) or not isinstance(kind, str):
+            raise EnvContractError(
+                f"StepResult.tool_errors maps call ids to error types, got {call_id!r}: {kind!r:.80}"
             )
 
 

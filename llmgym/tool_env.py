@@ -10,7 +10,7 @@ from typing import Any
 
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
-from llmgym.errors import EnvContractError, ToolError, did_you_mean
+from llmgym.errors import EnvContractError, ToolError, describe_error, did_you_mean
 from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message, tool_message
 from llmgym.rewards import weighted_reward
 from llmgym.task import Task
@@ -105,10 +105,13 @@ class ToolEnv(Env):
         answers = [] if calls else await self.respond(copy_message(message))
         self._messages += [copy_message(answer) for answer in answers]
         self._ended = not calls and not answers
+        errors: dict[str, str] = {}
         for call in calls:
             await asyncio.sleep(0)  # many quick calls hold up no other episode
             if self._ended:
-                result = ToolResult(f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode")
+                result = ToolResult(
+                    f"{TOOL_ERROR_PREFIX} not run, an earlier call ended the episode", error_type="not_run"
+                )
             else:
                 result = await self._run(call)
                 if not isinstance(result, ToolResult) or not isinstance(result.content, str):
@@ -117,13 +120,15 @@ class ToolEnv(Env):
                     )
                 self._ended = result.should_stop
             self._messages.append(tool_message(call, self._cut(result.content)))
+            if result.error_type is not None:
+                errors[call["id"]] = result.error_type
         if not self._ended:
-            return StepResult(False, False, self.messages)
+            return StepResult(False, False, self.messages, tool_errors=errors)
         scored = await self.score(message)
         if not isinstance(scored, Mapping):
-            return StepResult(True, False, self.messages, float(scored), self.metrics())
+            return StepResult(True, False, self.messages, float(scored), self.metrics(), errors)
         reward, parts = weighted_reward(scored, self.reward_weights)
-        return StepResult(True, False, self.messages, reward, {**self.metrics(), **parts})
+        return StepResult(True, False, self.messages, reward, {**self.metrics(), **parts}, errors)
 
     @property
     def tool_specs(self) -> list[ToolSpec]:
@@ -143,19 +148,17 @@ class ToolEnv(Env):
             if tool is None:
                 raise ToolError(
                     f"there is no tool {name[:80]!r}; the tools are {', '.join(self._tools) or 'none'}."
-                    f"{did_you_mean(name[:80], self._tools, likeness=0.5)}"
+                    f"{did_you_mean(name[:80], self._tools, likeness=0.5)}",
+                    error_type="unknown_tool",
                 )
             async with asyncio.timeout(self.tool_timeout_s) as deadline:
                 return await tool.execute(call["function"]["arguments"])
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is the model's to read
             self._tool_errors += 1
+            error_type, text = describe_error(error)
             if isinstance(error, TimeoutError) and deadline.expired():
-                text = f"{name} took longer than {self.tool_timeout_s} s and was stopped"
-            elif isinstance(error, ToolError):
-                text = str(error)
-            else:
-                text = f"{type(error).__name__}: {error}"
-            return ToolResult(f"{TOOL_ERROR_PREFIX} {text}")
+                error_type, text = "timeout", f"{name} took longer than {self.tool_timeout_s} s and was stopped"
+            return ToolResult(f"{TOOL_ERROR_PREFIX} {text}", error_type=error_type)
 
     def _cut(self, content: str) -> str:
         if len(content) <= self.max_result_chars:

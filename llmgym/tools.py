@@ -35,10 +35,15 @@ class ToolResult:
     Attributes:
         content: The text of the tool message.
         should_stop: Asks the environment to end the episode.
+        error_type: What went wrong, for reports; never shown to the model. ``"unknown_tool"``,
+            ``"invalid_arguments"``, ``"timeout"``, ``"process_died"`` (an isolated tool), ``"not_run"`` (an earlier
+            call ended the episode), ``"tool_error"`` (a :class:`~llmgym.errors.ToolError`), or the class name of
+            another exception. None: the call succeeded.
     """
 
     content: str
     should_stop: bool = False
+    error_type: str | None = None
 
 
 @runtime_checkable
@@ -136,13 +141,15 @@ class FunctionTool:
         try:
             parsed = json.loads(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError) as error:
-            raise ToolError(f"the arguments are not valid JSON: {error}") from None
+            raise ToolError(f"the arguments are not valid JSON: {error}", error_type="invalid_arguments") from None
         if not isinstance(parsed, dict):
-            raise ToolError(f"the arguments must be a JSON object, got a {type(parsed).__name__}")
+            raise ToolError(
+                f"the arguments must be a JSON object, got a {type(parsed).__name__}", error_type="invalid_arguments"
+            )
         try:
             model = self._arguments_model.model_validate(parsed)
         except pydantic.ValidationError as error:
-            raise ToolError(_explain(error, self.name, self._names)) from None
+            raise ToolError(_explain(error, self.name, self._names), error_type="invalid_arguments") from None
         return {
             name: getattr(model, field)
             for field, name in zip(self._arguments_model.model_fields, self._names, strict=True)

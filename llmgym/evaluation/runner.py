@@ -222,6 +222,8 @@ class EvaluationRun:
                 task,
                 StopReason.ERROR,
                 stop_detail=f"making the environment raised {type(error).__name__}: {error}",
+                failed="environment",
+                error_type=type(error).__name__,
                 env_id=self._env_id,
                 episode_index=index,
                 seed=config.seed,

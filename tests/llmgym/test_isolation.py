@@ -44,21 +44,22 @@ def test_results_are_those_of_the_function():
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "message"),
+    ("function", "arguments", "message", "error_type"),
     [
-        (isolated_tools.divide, '{"a": 1, "b": 0}', "ZeroDivisionError: division by zero"),
-        (isolated_tools.divide, '{"b": 0}', "missing argument 'a'"),
-        (isolated_tools.explain, "{}", "^read this$"),
-        (isolated_tools.leave, "{}", "SystemExit: enough"),
-        (isolated_tools.exit_with, '{"code": 3}', r"the tool's process died \(exit code 3\)"),
-        (isolated_tools.exit_with, '{"code": 0}', r"the tool's process died \(exit code 0\)"),
-        (isolated_tools.crash, "{}", r"the tool's process died \(SIG(SEGV|BUS)\)"),
-        (isolated_tools.flood, "{}", "the result is longer than 10000000 bytes"),
+        (isolated_tools.divide, '{"a": 1, "b": 0}', "ZeroDivisionError: division by zero", "ZeroDivisionError"),
+        (isolated_tools.divide, '{"b": 0}', "missing argument 'a'", "invalid_arguments"),
+        (isolated_tools.explain, "{}", "^read this$", "tool_error"),
+        (isolated_tools.leave, "{}", "SystemExit: enough", "SystemExit"),
+        (isolated_tools.exit_with, '{"code": 3}', r"the tool's process died \(exit code 3\)", "process_died"),
+        (isolated_tools.exit_with, '{"code": 0}', r"the tool's process died \(exit code 0\)", "process_died"),
+        (isolated_tools.crash, "{}", r"the tool's process died \(SIG(SEGV|BUS)\)", "process_died"),
+        (isolated_tools.flood, "{}", "the result is longer than 10000000 bytes", "tool_error"),
     ],
 )
-def test_a_failure_is_a_tool_error(function, arguments, message):
-    with pytest.raises(ToolError, match=message):
+def test_a_failure_is_a_tool_error(function, arguments, message, error_type):
+    with pytest.raises(ToolError, match=message) as raised:
         execute(function, arguments)
+    assert raised.value.error_type == error_type
 
 
 class HangingEnv(ToolEnv):

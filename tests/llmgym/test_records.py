@@ -71,6 +71,7 @@ def full_episode():
         Usage(11, 3),
         1.5,
         2.5,
+        {"c": "timeout"},
     )
     return Episode(
         task=Task(HOSTILE[3], {"answer": FLOATS}, {"texts": HOSTILE, "nested": [None, True, 2**70, {"a": {"b": []}}]}),
@@ -90,6 +91,8 @@ def full_episode():
         limits=EpisodeLimits(3, 100, 50, 8, None, 2.5, -0.7, 2),
         provenance={"packages": {"trl": "1"}, "policy_version": None},
         reset_s=0.25,
+        failed="policy",
+        error_type="OSError",
     )
 
 
@@ -431,6 +434,18 @@ def test_an_environment_error_that_does_not_come_back_is_noticed():
     recorded = record(FailingEnv, ScriptedPolicy(["a"]))
     found = compare_replay(recorded, asyncio.run(replay(recorded, lambda task: DiceEnv())))
     assert 'who failed: recorded "environment", replayed "policy"' in found
+
+
+def test_a_record_from_before_the_failure_fields_opens_and_is_compared_without_them():
+    recorded = record(SlowEnv, ScriptedPolicy(["a", "break"]))
+    assert (recorded.failed, recorded.error_type) == ("environment", "ValueError")
+    value = json.loads(episode_to_json(recorded))
+    del value["failed"], value["error_type"]
+    for turn in value["turns"]:
+        del turn["tool_errors"]
+    old = episode_from_json(json.dumps(value))
+    assert (old.failed, old.error_type, [turn.tool_errors for turn in old.turns]) == (None, None, [{}, {}])
+    assert compare_replay(old, recorded) == []
 
 
 def test_times_tokens_and_provenance_are_not_compared():

@@ -309,11 +309,14 @@ def test_a_step_that_blocks_the_event_loop_past_the_budget_is_a_timeout_too():
         (EchoEnv(on_step=returning(StepResult(True, False, [], "1"))), "must be a finite number, got '1'"),
         (EchoEnv(on_step=returning(StepResult(True, False, [], 1.0, {"a": [1]}))), r"metrics holds 'a': [1]"),
         (EchoEnv(on_step=returning(StepResult(True, False, [], 1.0, None))), "after step: "),
+        (EchoEnv(on_step=returning(StepResult(True, False, [], 1.0, {}, {"call_0": 3}))), "got 'call_0': 3"),
     ],
 )
 def test_error_of_the_environment(env, detail):
     episode = play(env, ["a"])
     assert (episode.stop_reason, episode.reward, episode.metrics) == (StopReason.ERROR, 0.0, {})
+    assert episode.failed == "environment"
+    assert f"{episode.error_type}: " in episode.stop_detail
     assert detail in episode.stop_detail
 
 
@@ -327,19 +330,46 @@ def test_error_of_broken_tool_specs():
 
 
 @pytest.mark.parametrize(
-    ("act", "detail"),
+    ("act", "detail", "error_type"),
     [
-        (raising(RuntimeError("engine died")), "policy.act raised RuntimeError: engine died"),
-        (raising(asyncio.CancelledError()), "policy.act raised CancelledError: "),
-        (raising(TimeoutError("mine")), "policy.act raised TimeoutError: mine"),
-        (hang, "policy.act exceeded policy_timeout_s=0.05"),
-        (returning(PolicyTurn()), "policy.act returned neither a message nor a stop reason"),
-        (returning(None), "policy.act returned neither a message nor a stop reason"),
+        (raising(RuntimeError("engine died")), "policy.act raised RuntimeError: engine died", "RuntimeError"),
+        (raising(asyncio.CancelledError()), "policy.act raised CancelledError: ", "CancelledError"),
+        (raising(TimeoutError("mine")), "policy.act raised TimeoutError: mine", "TimeoutError"),
+        (hang, "policy.act exceeded policy_timeout_s=0.05", "timeout"),
+        (returning(PolicyTurn()), "policy.act returned neither a message nor a stop reason", None),
+        (returning(None), "policy.act returned neither a message nor a stop reason", None),
+        (returning(PolicyTurn(stop=StopReason.ERROR, detail="the player left")), "the player left", None),
     ],
 )
-def test_error_of_the_policy(act, detail):
+def test_error_of_the_policy(act, detail, error_type):
     episode = play(EchoEnv(), FunctionPolicy(act), EpisodeLimits(policy_timeout_s=0.05))
     assert (episode.stop_reason, episode.reward, episode.stop_detail) == (StopReason.ERROR, 0.0, detail)
+    assert (episode.failed, episode.error_type) == ("policy", error_type)
+
+
+def test_only_an_error_has_somebody_who_failed():
+    for limits in (EpisodeLimits(), EpisodeLimits(max_turns=1), SHORT):
+        episode = play(EchoEnv(on_step=hang if limits is SHORT else None), ["a", "stop"], limits)
+        assert (episode.failed, episode.error_type) == (None, None)
+
+
+def test_the_errors_of_tools_stand_in_the_record_and_the_policy_does_not_see_them():
+    class Env(EchoEnv):
+        async def step(self, message):
+            call = {"role": "tool", "content": "no such fact", "tool_call_id": "a"}
+            marked = {"role": "tool", "content": "tool_error: gone", "tool_call_id": "b"}
+            good = {"role": "tool", "content": "48", "tool_call_id": "c"}
+            self.history += [message, call, marked, good]
+            return StepResult(len(self.history) > 8, False, self.messages, tool_errors={"a": "timeout"})
+
+    policy = FunctionPolicy(returning("next"))
+    episode = play(Env(), policy)
+    for turn in episode.turns:
+        assert turn.tool_errors == {"a": "timeout"}
+        assert [turn.error_type(message) for message in turn.observation] == ["timeout", "tool_error", None]
+        assert turn.error_type({"role": "user", "content": "tool_error: no tool said this"}) is None
+        assert [set(message) for message in turn.observation] == [{"role", "content", "tool_call_id"}] * 3
+    assert episode.num_tool_errors == 4
 
 
 def test_error_in_the_start_of_the_policy():

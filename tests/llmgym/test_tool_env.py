@@ -180,25 +180,28 @@ def test_ids_that_are_filled_in_differ_between_turns():
 
 
 @pytest.mark.parametrize(
-    ("given", "answer"),
+    ("given", "answer", "error_type"),
     [
-        (call("quik", '{"text": "a"}'), "tool_error: there is no tool 'quik'; the tools are slow, quick, fail,"),
-        (call("quick", "{}"), "tool_error: quick: missing argument 'text'"),
-        (call("quick", '{"text": "a", "b": 1}'), "tool_error: quick: unknown argument 'b' (allowed: text)"),
-        (call("quick", "{"), "tool_error: the arguments are not valid JSON"),
-        (call("fail", '{"kind": "own"}'), "tool_error: the fact is gone"),
-        (call("fail", '{"kind": "bug"}'), "tool_error: ValueError: bad value"),
-        (call("fail", '{"kind": "time"}'), "tool_error: TimeoutError: mine"),
-        (call("fail", '{"kind": "none"}'), "tool_error: KeyError: 'none'"),
+        (call("quik", '{"text": "a"}'), "there is no tool 'quik'; the tools are slow, quick, fail,", "unknown_tool"),
+        (call("quick", "{}"), "quick: missing argument 'text'", "invalid_arguments"),
+        (call("quick", '{"text": "a", "b": 1}'), "quick: unknown argument 'b' (allowed: text)", "invalid_arguments"),
+        (call("quick", "{"), "the arguments are not valid JSON", "invalid_arguments"),
+        (call("quick", "[]"), "the arguments must be a JSON object, got a list", "invalid_arguments"),
+        (call("fail", '{"kind": "own"}'), "the fact is gone", "tool_error"),
+        (call("fail", '{"kind": "bug"}'), "ValueError: bad value", "ValueError"),
+        (call("fail", '{"kind": "time"}'), "TimeoutError: mine", "TimeoutError"),
+        (call("fail", '{"kind": "none"}'), "KeyError: 'none'", "KeyError"),
     ],
 )
-def test_errors_are_the_model_s_to_read_and_the_episode_goes_on(given, answer):
+def test_errors_are_the_model_s_to_read_and_the_episode_goes_on(given, answer, error_type):
     class Env(GameEnv):
         max_result_chars = 1000
 
     _, step = play(calls(given, call("quick", '{"text": "next"}')), env=Env())
-    assert results(step)[0].startswith(answer)
+    assert results(step)[0].startswith(f"tool_error: {answer}")
     assert results(step)[1] == "next"
+    assert step.tool_errors == {"call_0_0": error_type}
+    assert set(step.messages[-2]) == {"role", "content", "tool_call_id", "name"}  # the model sees no error type
     assert not step.terminated
 
 
@@ -227,6 +230,7 @@ class ImpatientEnv(GameEnv):
 def test_a_hung_async_tool_is_cut_and_cleans_up():
     env, step = play(calls(call("hang"), call("quick", '{"text": "next"}')), env=ImpatientEnv())
     assert results(step) == ["tool_error: hang took longer than 0.05 s and was stopped", "next"]
+    assert step.tool_errors == {"call_0_0": "timeout"}
     assert env.cleaned
 
 

@@ -7,7 +7,7 @@ from families import LOOKUP, ScriptedEngine, ScriptedEnv, build_codec, ids_of, r
 from llmgym import EpisodeLimits, StepResult, StopReason, Task, run_episode
 from llmgym.errors import ConfigError
 from llmgym_trainer.algorithm.rows import build_rows
-from llmgym_trainer.tokens.policy import ModelPolicy
+from llmgym_trainer.tokens.policy import EngineContractError, ModelPolicy, NonFiniteLogprobError
 
 USER = {"role": "user", "content": "What is amber?"}
 AMBER = '<tool_call>{"name": "lookup", "arguments": {"key": "amber"}}</tool_call><|im_end|>'
@@ -196,6 +196,9 @@ def test_an_engine_that_breaks_its_contract_makes_the_episode_an_error(codec, ch
     episode = play(codec, engine, max_completion_length=40)
     assert episode.stop_reason is StopReason.ERROR
     assert reason in episode.stop_detail
+    assert episode.failed == "policy"
+    kind = NonFiniteLogprobError if "is nan" in reason else EngineContractError
+    assert episode.error_type == kind.__name__
     assert engine.released == ["e"]
 
 

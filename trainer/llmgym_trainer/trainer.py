@@ -70,7 +70,7 @@ from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted, run
 from llmgym_trainer.runs.reporting import Reporter
 from llmgym_trainer.runs.state import RandomState, RunState, find_checkpoint, suggest_earlier
 from llmgym_trainer.tokens.codec import Codec
-from llmgym_trainer.tokens.policy import NO_NUMBER
+from llmgym_trainer.tokens.policy import NonFiniteLogprobError
 
 MAX_NON_FINITE_STEPS = 3
 """So many steps in a row without finite gradients end the run."""
@@ -529,10 +529,11 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         failed, allowed = _error_share(stats), self.args.max_error_share
         if failed <= allowed:
             return
-        details = [e.stop_detail for group in groups for e in group.failed]
-        if failed == 1 and self.run_state.trained_steps > 0 and all(NO_NUMBER in detail for detail in details):
+        failures = [episode for group in groups for episode in group.failed]
+        not_finite = all(episode.error_type == NonFiniteLogprobError.__name__ for episode in failures)
+        if failed == 1 and self.run_state.trained_steps > 0 and not_finite:
             raise self._ruined("gives no probabilities but NaN")
-        why = next(iter(details), "see the other processes")
+        why = next((episode.stop_detail for episode in failures), "see the other processes")
         raise TooManyErrorsError(
             f"{failed:.0%} of {what} failed, more than max_error_share={allowed:.0%}. The first one: {why}. All are in "
             f"{self._reporter.folder / 'episodes'}"

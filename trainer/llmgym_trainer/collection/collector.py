@@ -202,6 +202,7 @@ class Collector:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",
+                failed="environment", error_type=type(error).__name__,
                 env_id=self._env_id(task), episode_index=index, seed=self._seed, provenance=dict(self._provenance),
             )  # fmt: skip
         policy = ModelPolicy(

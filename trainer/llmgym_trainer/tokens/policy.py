@@ -12,12 +12,13 @@ from llmgym.policy import Policy, PolicyTurn
 from llmgym_trainer.engines.base import Engine, Sample, SamplingParams
 from llmgym_trainer.tokens.codec import Codec
 
-NO_NUMBER = "not a finite number"
-"""Part of the stop detail of an episode whose engine gave a log-probability that is NaN or infinite."""
-
 
 class EngineContractError(LLMGymError):
     """A sampling engine returned something that cannot be trained on."""
+
+
+class NonFiniteLogprobError(EngineContractError):
+    """The engine gave a log-probability that is NaN or infinite, as a model does whose weights are not finite."""
 
 
 class ModelPolicy(Policy):
@@ -60,6 +61,7 @@ class ModelPolicy(Policy):
         Raises:
             CodecError: The chat template refuses the messages.
             EngineContractError: The engine's sample does not add up.
+        NonFiniteLogprobError: A log-probability is NaN or infinite.
         """
         flood = self._flood(messages)
         if flood is not None:
@@ -140,6 +142,6 @@ def _check_sample(sample: Sample, room: int) -> None:
         raise EngineContractError(f"the engine gave {len(sample.logprobs)} logprobs for {len(sample.ids)} tokens")
     for index, logprob in enumerate(sample.logprobs):
         if not math.isfinite(logprob):
-            raise EngineContractError(f"the logprob of sampled token {index} is {logprob}, {NO_NUMBER}")
+            raise NonFiniteLogprobError(f"the logprob of sampled token {index} is {logprob}, not a finite number")
     if sample.finish_reason not in ("stop", "length"):
         raise EngineContractError(f"finish_reason must be 'stop' or 'length', got {sample.finish_reason!r}")
