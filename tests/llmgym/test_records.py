@@ -437,7 +437,7 @@ def test_an_environment_error_that_does_not_come_back_is_noticed():
 
 
 def test_a_record_from_before_the_failure_fields_opens_and_is_compared_without_them():
-    recorded = record(SlowEnv, ScriptedPolicy(["a", "break"]))
+    recorded = record(SlowEnv, ScriptedPolicy([ROLLS, "break"]))
     assert (recorded.failed, recorded.error_type) == ("environment", "ValueError")
     value = json.loads(episode_to_json(recorded))
     del value["failed"], value["error_type"]
