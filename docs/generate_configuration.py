@@ -1,25 +1,21 @@
-"""Writes docs/configuration.md, one line for every field of GRPOConfig, from the help texts of the fields.
-
-python docs/generate_configuration.py
-"""
+"""The page of all settings, one line for every field of GRPOConfig and EvalConfig, from the help texts of the fields."""
 
 import dataclasses
 import re
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
 import transformers
 import trl
 
+from llmgym import EvalConfig
+from llmgym._util.settings import markdown_table
 from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
 
-PAGE = Path(__file__).parent / "configuration.md"
 
-
-def page() -> str:
-    """The text of the page."""
+def pages() -> dict[str, str]:
+    """The page, by its path below docs/."""
     fields = {field.name: field for field in dataclasses.fields(GRPOConfig) if field.init}
     inherited = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     trainers = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
@@ -28,21 +24,21 @@ def page() -> str:
     idle = [name for name in passed if name.startswith("vllm_")]
     passed = [name for name in passed if name not in idle]
     sections = [
-        "# Configuration",
-        "Every setting of `GRPOConfig`, from its help texts by `python docs/generate_configuration.py`: do not edit this page. "
-        "Each is an argument of `GRPOConfig(…)`, a line of the file of `--config`, and an option of `llmgym train` with dashes "
-        "for underscores (`--batch-size 16`). The commands start from [presets]"
-        "(../trainer/llmgym_trainer/models/builtin/presets.py) of the built-in models. [Training](training.md) says what to set first.",
-        "## llmgym",
+        "# Settings",
+        "Every setting of training, then of evaluation. [Training](training.md) says what to set first.",
+        "Each setting of training is an argument of `GRPOConfig(…)`, a line in the file given to `--config`, and an option of "
+        "`llmgym train` with dashes for underscores (`--batch-size 16`). The commands start from "
+        "[presets](../trainer/llmgym_trainer/models/builtin/presets.py) for the built-in models.",
+        "## Training: llmgym",
         _table(fields, [name for name in defined if name not in inherited]),
-        "## TRL and transformers, with a default of llmgym's",
+        "## Training: of TRL and transformers, with a default of our own",
         _table(fields, [name for name in defined if name in inherited]),
-        f"## TRL {trl.__version__}, passed through",
+        f"## Training: passed on to TRL {trl.__version__}",
         "Here and in the next table, the first sentence of the field's own help (Apache-2.0). "
         "What belongs to a refused value (such as the numbers of a refused loss) has no effect.",
         _table(fields, [name for name in passed if name not in trainers]),
         "Without effect as long as `use_vllm` is refused: " + ", ".join(f"`{name}`" for name in idle) + ".",
-        f"## transformers {transformers.__version__}, passed through",
+        f"## Training: passed on to transformers {transformers.__version__}",
         _table(fields, [name for name in passed if name in trainers]),
         "## Derived",
         "These follow from settings above. Setting one is an error that names the other.",
@@ -52,8 +48,11 @@ def page() -> str:
         _rows(
             ("setting", "allowed", "why"), ((f"`{name}`", f"`{only!r}`", why) for name, (only, why) in REFUSED.items())
         ),
+        "## Evaluation",
+        "Each is an argument of `llmgym.run_and_report` and, where it has a text form, an option of `llmgym eval`.",
+        markdown_table(EvalConfig),
     ]
-    return "\n\n".join(sections) + "\n"
+    return {"configuration.md": "\n\n".join(sections) + "\n"}
 
 
 def _table(fields: dict[str, dataclasses.Field[Any]], names: list[str]) -> str:
@@ -93,8 +92,3 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _first_sentence(text: str) -> str:
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
     return re.split(r"(?<=[a-z0-9`)])\. (?=[A-Z`])", text)[0].removesuffix(".") + "."
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print("wrote", PAGE.name)
