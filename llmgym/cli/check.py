@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 
 from llmgym.checking import print_report
 from llmgym.checking.guard import check_guarded
-from llmgym.errors import ConfigError
+from llmgym.cli.options import CommandParser, key_value
 
 
-def check_main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``llmgym check`` and return 0 without errors, 1 with findings of level error (any with ``--strict``)."""
     from rich.console import Console
 
@@ -21,7 +20,7 @@ def check_main(argv: Sequence[str]) -> int:
         "env": options.env,
         "tasks": options.tasks,
         "split": options.split,
-        "task_options": _task_options(options.task_option),
+        "task_options": dict(key_value(text, "--task-option") for text in options.task_option),
         "episodes": options.episodes,
         "timeout_s": options.timeout,
         "seed": options.seed,
@@ -35,8 +34,8 @@ def check_main(argv: Sequence[str]) -> int:
     return int(not report.ok or (options.strict and bool(report.findings)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="llmgym check",
         description="Check an environment before you train on it. Exit status: 0 no errors, 1 errors, 2 no such thing.",
     )
@@ -44,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", metavar="JSONL", help="a file of tasks to use instead of the environment's own")
     parser.add_argument("--split", default="train", help="the split to play (train)")
     parser.add_argument(
-        "--task-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the environment's tasks"
+        "--task-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the environment's tasks"
     )
     parser.add_argument("--episodes", type=int, default=4, metavar="N", help="tasks to play (4)")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds one call may take (30)")
@@ -52,13 +51,3 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--strict", action="store_true", help="fail on warnings too")
     return parser
-
-
-def _task_options(given: Sequence[str]) -> dict[str, str]:
-    options = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--task-option takes NAME=VALUE, such as level=2; got {text!r}")
-        options[name] = value
-    return options

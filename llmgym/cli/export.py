@@ -1,4 +1,4 @@
-"""Episodes as rows for supervised fine-tuning. Knows records and the rows' shape; knows no trainer."""
+"""``llmgym export``: episodes as rows for supervised fine-tuning (SFT)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,51 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from llmgym.cli.options import CommandParser
 from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError
 from llmgym.evaluation.folder import EPISODES_FILE
 from llmgym.records import iter_episodes
 
 ArgumentForm = Literal["object", "string"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``llmgym export`` and return its exit status. Raises what :func:`export_rows` does."""
+    parser = CommandParser(
+        prog="llmgym export",
+        description="Write the episodes of a run as rows of `messages` and `tools`, one JSON object a line, for an SFT "
+        "trainer. Only episodes that their environment ended are written.",
+    )
+    parser.add_argument("run", help="folder of an evaluation or of a training run (its training episodes), or a JSONL")
+    parser.add_argument("--out", required=True, metavar="JSONL", help="file to write")
+    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out episodes with a smaller reward")
+    parser.add_argument("--best-per-task", action="store_true", help="only the best episode of each task")
+    parser.add_argument(
+        "--arguments",
+        choices=("object", "string"),
+        default="object",
+        help="how the arguments of a tool call are written: as an object, which chat templates want (default), or as "
+        "JSON text, which OpenAI's fine-tuning wants",
+    )
+    options = parser.parse_args(argv)
+    counts = export_rows(
+        options.run,
+        options.out,
+        min_reward=options.min_reward,
+        best_per_task=options.best_per_task,
+        arguments=options.arguments,
+    )
+    print(
+        f"{counts.written} of {counts.episodes} episodes written to {options.out}; left out: {counts.unfinished} that "
+        f"their environment did not end, {counts.low} of low reward, {counts.not_best} not the best of their task"
+    )
+    return 0
 
 
 @dataclass

@@ -1,36 +1,30 @@
-"""The ``llmgym`` command. Knows the commands; each does its work elsewhere, and the trainer is imported only to train."""
+"""The ``llmgym`` command: finds the module of a subcommand and runs it. Only ``train`` and ``sft`` need the trainer."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
-import inspect
 import os
-import re
 import sys
-import textwrap
 from collections.abc import Sequence
 
-import llmgym
-from llmgym._util.versions import install_hint
-from llmgym.errors import LLMGymError, TaskError
-from llmgym.registry import SPLITS, EnvEntry, find
-from llmgym.task import Task
+from llmgym._util.versions import __version__, install_hint
+from llmgym.cli.options import CommandParser
+from llmgym.errors import ConfigError, LLMGymError, did_you_mean
 
 _COMMANDS = {
-    "check": "llmgym.cli.check:check_main",
-    "eval": "llmgym.cli.eval:eval_main",
-    "export": "llmgym.cli.eval:export_main",
-    "new": "llmgym.cli.new:new_main",
-    "play": "llmgym.cli.play:play_main",
-    "view": "llmgym.cli.view:view_main",
+    "train": ("llmgym_trainer.cli.train", "train a policy on an environment"),
+    "sft": ("llmgym_trainer.cli.sft", "fine-tune a model on episodes before training"),
+    "check": ("llmgym.cli.check", "check an environment before training"),
+    "eval": ("llmgym.cli.eval", "evaluate a model on an environment"),
+    "export": ("llmgym.cli.export", "write the episodes of a run as rows for an SFT trainer"),
+    "view": ("llmgym.cli.view", "write a run as one HTML file"),
+    "new": ("llmgym.cli.new", "scaffold an environment with tests and docs"),
+    "play": ("llmgym.cli.play", "play an episode yourself"),
+    "list": ("llmgym.cli.list", "show the registered environments"),
 }
-"""Functions of the arguments that return the exit status, imported when they are needed."""
-
-_TRAINER_COMMANDS = {"train": "llmgym_trainer.cli.train:train_main", "sft": "llmgym_trainer.cli.sft:sft_main"}
-"""The same for commands that need the trainer."""
+"""Module and meaning of each command. A module is imported only to run its ``main(argv)``, the exit status."""
 
 _TRAINER_NEEDS = ("torch", "transformers", "trl", "accelerate")
 
@@ -41,78 +35,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # `my_module:MyEnv-v0` means a module in this folder too
     try:
-        if arguments and arguments[0] in _TRAINER_COMMANDS and not _has_trainer(arguments[0]):
-            return 2
-        commands = {**_COMMANDS, **_TRAINER_COMMANDS}
-        if arguments and arguments[0] in commands:
-            module, function = commands[arguments[0]].split(":")
-            status: int = getattr(importlib.import_module(module), function)(arguments[1:])
-            return status
-        parser = _parser()
-        options = parser.parse_args(arguments)
-        if options.command == "list":
-            return _list()
-        parser.print_help()
-        return 0
+        if not arguments or arguments[0].startswith("-"):
+            parser = _parser()
+            parser.parse_args(arguments)
+            parser.print_help()
+            return 0
+        name = arguments[0]
+        if name not in _COMMANDS:
+            raise ConfigError(
+                f"there is no command {name!r:.80}; there are {', '.join(_COMMANDS)}.{did_you_mean(name, _COMMANDS)}"
+            )
+        module, _ = _COMMANDS[name]
+        missing = [needed for needed in _TRAINER_NEEDS if importlib.util.find_spec(needed) is None]
+        if missing and module.startswith("llmgym_trainer."):
+            raise ConfigError(
+                f"llmgym {name} needs the trainer, {install_hint('train')} (not installed: {', '.join(missing)})"
+            )
+        status: int = importlib.import_module(module).main(arguments[1:])
+        return status
     except LLMGymError as error:
         print(f"llmgym: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="llmgym", description="Tool-use environments for language models.")
-    parser.add_argument("--version", action="version", version=f"llmgym {llmgym.__version__}")
-    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
-    commands.add_parser("train", add_help=False, help="train a policy on an environment (see llmgym train --help)")
-    commands.add_parser(
-        "sft", add_help=False, help="fine-tune a model on episodes before training (see llmgym sft --help)"
+    lines = [f"  {name:8} {about}" for name, (_, about) in _COMMANDS.items()]
+    parser = CommandParser(
+        prog="llmgym",
+        usage="llmgym COMMAND ...",
+        description="Tool-use environments for language models.",
+        epilog="\n".join(["commands:", *lines, "", "llmgym COMMAND --help describes each."]),
     )
-    commands.add_parser("check", add_help=False, help="check an environment before training (see llmgym check --help)")
-    commands.add_parser("eval", add_help=False, help="evaluate a model on an environment (see llmgym eval --help)")
-    commands.add_parser("export", add_help=False, help="write the episodes of a run as rows for an SFT trainer")
-    commands.add_parser("view", add_help=False, help="write a run as one HTML file (see llmgym view --help)")
-    commands.add_parser(
-        "new", add_help=False, help="write a new environment with tests and a page, to change into yours"
-    )
-    commands.add_parser("play", add_help=False, help="play an episode yourself (see llmgym play --help)")
-    commands.add_parser("list", help="show the registered environments")
+    parser.add_argument("--version", action="version", version=f"llmgym {__version__}")
     return parser
-
-
-def _has_trainer(command: str) -> bool:
-    missing = [name for name in _TRAINER_NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"llmgym {command} needs the trainer (not installed: {', '.join(missing)}): {install_hint('train')}",
-            file=sys.stderr,
-        )
-    return not missing
-
-
-def _list() -> int:
-    for id in llmgym.registered_ids():
-        try:
-            lines = _describe(find(id))
-        except Exception as error:  # noqa: BLE001 - one broken environment must not hide the others
-            lines = [f"cannot be shown: {type(error).__name__}: {error}"]
-        print(id)
-        for line in lines:
-            print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    "))
-    return 0
-
-
-def _describe(entry: EnvEntry) -> list[str]:
-    by_split = {}
-    for split in SPLITS:
-        with contextlib.suppress(TaskError):  # not every environment has tasks, or every split
-            by_split[split] = entry.load_tasks(split)
-    environment = entry.make_env(next(iter(by_split.get("train", [])), Task("")))
-    page = inspect.cleandoc(type(environment).__doc__ or "no docstring")
-    text = re.sub(r"^#.*\n+", "", page, flags=re.MULTILINE)
-    about = re.split(r"(?<=[.!?])\s|\n\n", text, maxsplit=1)[0].replace("\n", " ")
-    tools = ", ".join(spec["function"]["name"] for spec in environment.tool_specs)
-    sizes = ", ".join(f"{split} {len(tasks)}" for split, tasks in by_split.items())
-    table = page.partition("| level |")[2].partition("\n\n")[0]
-    levels = ", ".join(re.findall(r"^\| (\w+) ", table, re.MULTILINE))
-    of_levels = f" (levels {levels})" if levels else ""
-    return [about, f"tools: {tools or 'none'}", f"tasks: {sizes or 'none'}{of_levels}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import keyword
 import re
@@ -10,14 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import llmgym
+from llmgym.cli.options import CommandParser
 from llmgym.errors import ConfigError
 
 TEMPLATE = Path(__file__).with_name("new_template")
 
 
-def new_main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``llmgym new`` and return 0."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="llmgym new",
         description="Write an environment, its tests and its page into a new folder. They pass llmgym check and pytest "
         "as they are; change them into yours.",

@@ -6,7 +6,6 @@ each is held against its JSON schema. What an environment says is printed with i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import signal
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmgym.cli.options import CommandParser
 from llmgym.episode import Episode, EpisodeLimits, StopReason
 from llmgym.errors import ConfigError, TaskError
 from llmgym.messages import Message, ToolSpec
@@ -241,16 +241,15 @@ _BOUNDS: tuple[tuple[str, Callable[[Any, Any], bool], str], ...] = (
 )
 
 
-def play_main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``llmgym play`` and return its exit status.
 
     Raises:
         LLMGymError: Anything the user can mend; the caller prints it as one line.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="llmgym play",
         description="Play an episode yourself: call tools by form, or answer with text. The episode is recorded.",
-        allow_abbrev=False,
     )
     parser.add_argument("env", help="registered id, module:Id-v0, module:Class or my_env.py:MyEnv")
     parser.add_argument("--split", default="train", help="train, val or test (default train)")

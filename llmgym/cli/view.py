@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from llmgym.cli.options import CommandParser
 from llmgym.viewer.view import TOKEN_EPISODES, write_view
 
 
-def view_main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``llmgym view`` and return its exit status.
 
     Raises:
         LLMGymError: Anything the user can mend; the caller prints it as one line.
     """
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="llmgym view",
         description="Write a run as one HTML file: curves, tasks, episodes as conversations, groups side by side, and "
         "what was trained, token by token. It opens in a browser from the disk and needs no network.",
-        allow_abbrev=False,
     )
     parser.add_argument("run", help="folder of a training run or an evaluation, or a JSONL file of episodes")
     parser.add_argument("--out", metavar="HTML", help="file to write (default RUN/view.html, or the JSONL's name)")

@@ -83,7 +83,7 @@ def test_task_options_reach_the_tasks(capsys):
     [
         (["Nope-v0"], "unknown environment 'Nope-v0'"),
         ([f"{ZOO_FILE}:Right"], "has no tasks of its own; give some, such as --tasks"),
-        (["CalculatorMath-v0", "--task-option", "level"], "NAME=VALUE"),
+        (["CalculatorMath-v0", "--task-option", "level"], "KEY=VALUE"),
         (["CalculatorMath-v0", "--episodes", "0"], "must be positive"),
         (["CalculatorMath-v0", "--split", "nope"], "unknown split 'nope'; allowed are train, val, test."),
         (["CalculatorMath-v0", "--task-option", "levle=1"], "allowed are level, count, seed. Did you mean 'level'?"),

@@ -76,11 +76,19 @@ def test_no_command_prints_the_help(capsys):
     assert "list" in out
 
 
-def test_an_unknown_command_is_refused(capsys):
+def test_an_unknown_command_is_refused_with_the_nearest(capsys):
+    assert cli.main(["evla"]) == 2
+    err = capsys.readouterr().err
+    assert "there is no command 'evla'; there are train, warmup, check, eval," in err
+    assert err.endswith("Did you mean 'eval'?\n")
+
+
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def test_every_command_has_a_help_page(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["fly"])
-    assert stop.value.code == 2
-    assert "fly" in capsys.readouterr().err
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: llmgym {command}" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -88,7 +96,7 @@ def trainer(monkeypatch):
     """Stand in for the trainer: pretend that it is installed, and keep the arguments it is called with."""
     module = types.ModuleType("llmgym_trainer.cli.train")
     module.given = []
-    module.train_main = lambda argv: module.given.append(argv) or 3
+    module.main = lambda argv: module.given.append(argv) or 3
     monkeypatch.setattr(cli, "_TRAINER_NEEDS", ())
     monkeypatch.setitem(sys.modules, "llmgym_trainer", types.ModuleType("llmgym_trainer"))
     monkeypatch.setitem(sys.modules, "llmgym_trainer.cli.train", module)
@@ -104,7 +112,7 @@ def test_an_error_of_llmgym_is_one_line_and_status_2(trainer, capsys):
     def refuse(argv):
         raise ConfigError("max_turns must be\n  at least 1, got 0")
 
-    trainer.train_main = refuse
+    trainer.main = refuse
     assert cli.main(["train", "ToolUseGame-v0"]) == 2
     captured = capsys.readouterr()
     assert captured.err == "llmgym: max_turns must be at least 1, got 0\n"
@@ -115,7 +123,7 @@ def test_an_error_of_somebody_else_keeps_its_traceback(trainer):
     def fail(argv):
         raise ZeroDivisionError("a bug")
 
-    trainer.train_main = fail
+    trainer.main = fail
     with pytest.raises(ZeroDivisionError, match="a bug"):
         cli.main(["train", "ToolUseGame-v0"])
 
@@ -152,5 +160,5 @@ def test_modules_of_the_current_folder_can_be_named(tmp_path, monkeypatch, train
     (tmp_path / "module_of_the_folder.py").write_text(
         "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"
     )
-    trainer.train_main = lambda argv: llmgym.registry.find(argv[0]) and 0
+    trainer.main = lambda argv: llmgym.registry.find(argv[0]) and 0
     assert cli.main(["train", "module_of_the_folder:MyEnv"]) == 0

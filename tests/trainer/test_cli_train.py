@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from llmgym.cli.main import main
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, TrainResult
-from llmgym_trainer.cli.train import train_main
+from llmgym_trainer.cli.train import main as train_main
 
 ENV = """
 from llmgym import Env, StepResult, register

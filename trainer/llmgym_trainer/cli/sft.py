@@ -23,7 +23,7 @@ examples:
 """
 
 
-def sft_main(argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run ``llmgym sft`` and return its exit status.
 
     Raises:

@@ -34,7 +34,7 @@ examples:
 """
 
 
-def train_main(argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Run ``llmgym train`` and return its exit status.
 
     Raises:
