@@ -79,7 +79,7 @@ def test_no_command_prints_the_help(capsys):
 def test_an_unknown_command_is_refused_with_the_nearest(capsys):
     assert cli.main(["evla"]) == 2
     err = capsys.readouterr().err
-    assert "there is no command 'evla'; there are train, warmup, check, eval," in err
+    assert "there is no command 'evla'; there are train, sft, check, eval," in err
     assert err.endswith("Did you mean 'eval'?\n")
 
 
