@@ -234,11 +234,10 @@ def run_llmgym(settings: Settings, connection: Connection) -> None:
         trainer.clock = clock
 
         def counts(logs: dict[str, float]) -> dict[str, float]:
-            spread = 1.0 - logs["groups/zero_spread"] / settings.tasks_a_step
             return {
                 "sampled_tokens": logs["completions/mean_length"] * settings.episodes_a_step,
                 "trained_tokens": logs["trained_tokens"],
-                "trained_episodes": spread * settings.episodes_a_step,
+                "trained_episodes": (1.0 - logs["frac_reward_zero_std"]) * settings.episodes_a_step,
                 "tool_calls": logs["tools/call_frequency"] * settings.episodes_a_step,
                 "reward": logs["reward"],
             }

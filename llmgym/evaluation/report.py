@@ -14,7 +14,7 @@ import pydantic
 from llmgym.episode import StopReason, Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.episode_summary import EpisodeSummary, ToolCount
-from llmgym.evaluation.statistics import Estimate, cluster_estimate, has_spread, pass_at_k, pass_hat_k
+from llmgym.evaluation.statistics import Estimate, cluster_estimate, has_reward_variance, pass_at_k, pass_hat_k
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -284,7 +284,7 @@ def _passes(counts: Sequence[tuple[int, int]]) -> list[PassRow]:
 
 def _trainable(rewards: Sequence[Sequence[float]], success_reward: float, *, learner: bool) -> Trainable:
     groups = [group for group in rewards if len(group) > 1]
-    alike = [group[0] >= success_reward for group in groups if not has_spread(group)]
+    alike = [group[0] >= success_reward for group in groups if not has_reward_variance(group)]
     spread, solved, unsolved = len(groups) - len(alike), sum(alike), len(alike) - sum(alike)
     if not groups:
         advice = "Not known: the trainable share needs two episodes of a task, better eight (--episodes-per-task 8)."
@@ -328,7 +328,7 @@ def _warnings(report: Report, every: Sequence[EpisodeSummary], good: Sequence[Ep
     if report.stopped is not None:
         found.append(f"Not complete, {report.episodes} of {report.planned} episodes: {report.stopped}")
     rewards = [summary.reward for summary in good]
-    if len(rewards) > 1 and not has_spread(rewards):
+    if len(rewards) > 1 and not has_reward_variance(rewards):
         found.append(
             f"CONSTANT REWARD: each of the {len(rewards)} episodes earned {rewards[0]:g}. That is right for an expert; "
             "from a model it often means that the score looks at the wrong thing, or that the model never gets as far "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SPREAD_TOLERANCE = 1e-6
+REWARD_TOLERANCE = 1e-6
 """Rewards that differ by no more count as the same."""
 
 _EXACT_TASKS = 16
@@ -50,7 +50,7 @@ def cluster_estimate(clusters: Sequence[Sequence[float]]) -> Estimate:
     mean = math.fsum(value for values in filled for value in values) / count
     squares = math.fsum((math.fsum(values) - len(values) * mean) ** 2 for values in filled)
     groups = len(filled)
-    if groups < 2 or squares <= (SPREAD_TOLERANCE**2) * groups:
+    if groups < 2 or squares <= (REWARD_TOLERANCE**2) * groups:
         return Estimate(mean)
     half = t_quantile(groups - 1) * math.sqrt(groups / (groups - 1) * squares) / count
     return Estimate(mean, mean - half, mean + half)
@@ -97,9 +97,9 @@ def pass_hat_k(episodes: int, successes: int, k: int) -> float:
     return math.comb(successes, k) / math.comb(episodes, k)
 
 
-def has_spread(rewards: Sequence[float]) -> bool:
+def has_reward_variance(rewards: Sequence[float]) -> bool:
     """Whether the episodes of a task differ in reward, so that GRPO could learn from them."""
-    return len(rewards) > 1 and max(rewards) - min(rewards) > SPREAD_TOLERANCE
+    return len(rewards) > 1 and max(rewards) - min(rewards) > REWARD_TOLERANCE
 
 
 def sign_flip_test(differences: Sequence[float], *, seed: int = 0) -> tuple[float, str]:
@@ -117,7 +117,7 @@ def sign_flip_test(differences: Sequence[float], *, seed: int = 0) -> tuple[floa
         The probability of a mean as far from zero as this one or farther, and a few words on how it was found.
     """
     given = np.asarray(differences, dtype=float)
-    values = given[np.abs(given) > SPREAD_TOLERANCE]
+    values = given[np.abs(given) > REWARD_TOLERANCE]
     bound = abs(values.sum()) - 1e-9 * np.abs(values).sum()  # sums of the same size may differ in the last digits
     if len(values) <= _EXACT_TASKS:
         signs = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1) * 2 - 1

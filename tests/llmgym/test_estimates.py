@@ -10,7 +10,7 @@ import pytest
 from llmgym.evaluation.statistics import (
     Estimate,
     cluster_estimate,
-    has_spread,
+    has_reward_variance,
     pass_at_k,
     pass_hat_k,
     sign_flip_test,
@@ -89,10 +89,13 @@ def test_pass_at_k_and_pass_hat_k(episodes, successes, k, at_least_one, all_of_t
     assert sum(map(all, draws)) / len(draws) == pytest.approx(all_of_them)
 
 
-def test_spread():
-    assert has_spread([0.0, 0.0, 0.1])
-    assert not has_spread([0.3, 0.1 + 0.2])
-    assert not has_spread([1.0])
+def test_reward_variance_has_a_tolerance():
+    assert has_reward_variance([0.0, 0.0, 0.1])
+    assert has_reward_variance([1.0, 1.0, 1.0 + 2e-6])
+    assert not has_reward_variance([1.0, 1.0 + 0.5e-6])
+    assert not has_reward_variance([0.3, 0.1 + 0.2])  # differ by one bit
+    assert not has_reward_variance([1.0])
+    assert not has_reward_variance([])
 
 
 def test_five_equal_differences_reach_one_in_sixteen():

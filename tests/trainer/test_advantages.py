@@ -5,12 +5,10 @@ import pytest
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.episode import TurnTokens
 from llmgym_trainer.algorithm.advantages import (
-    SPREAD_TOLERANCE,
     STD_EPSILON,
     OverlongPenalty,
     compute_advantages,
     episode_length,
-    has_spread,
 )
 
 
@@ -44,16 +42,8 @@ def test_two_survivors_and_fewer():
     assert found == [pytest.approx([0.5 / scale, -0.5 / scale]), [0.0], []]
 
 
-def test_a_group_without_spread_has_no_advantage():
+def test_a_group_without_reward_variance_has_no_advantage():
     assert compute_advantages([[0.3, 0.3, 0.3]], "group") == [pytest.approx([0, 0, 0], abs=1e-9)]
-
-
-def test_spread_has_a_tolerance():
-    assert not has_spread([])
-    assert not has_spread([1.0])
-    assert not has_spread([0.1 + 0.2, 0.3])  # differ by one bit
-    assert not has_spread([1.0, 1.0 + SPREAD_TOLERANCE / 2])
-    assert has_spread([1.0, 1.0, 1.0 + 2 * SPREAD_TOLERANCE])
 
 
 def test_length_of_an_episode_is_that_of_its_last_row():

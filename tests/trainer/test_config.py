@@ -173,7 +173,7 @@ def test_loss_types(loss_type):
             "sampling_correction='tokens' is unknown; allowed are off, token, sequence",
         ),
         ({"sampling_correction_cap": 0.5}, "sampling_correction_cap=0.5 must be at least 1"),
-        ({"max_steps_without_spread": 0}, "max_steps_without_spread must be"),
+        ({"max_steps_without_variance": 0}, "max_steps_without_variance must be"),
         ({"parse_retries": -1}, "parse_retries must be"),
         ({"metric_for_best_model": "reward"}, "metric_for_best_model='reward' must be a metric of the validation"),
         ({"metric_for_best_model": "val/reward", "save_total_limit": 1}, "save_total_limit=1 has no room for the best"),

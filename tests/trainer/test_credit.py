@@ -92,13 +92,13 @@ def test_each_comparison_has_a_scale_of_its_own():
 
 def test_a_group_can_train_when_only_its_turns_differ():
     group = [rewards(0.2, 1.0), rewards(0.6, 1.0)]
-    assert not Credit().has_spread(group)
-    assert Credit("return").has_spread(group)
-    assert Credit("mt_grpo").has_spread(group)
+    assert not Credit().has_reward_variance(group)
+    assert Credit("return").has_reward_variance(group)
+    assert Credit("mt_grpo").has_reward_variance(group)
     last_only = [rewards(0.2, 1.0), rewards(1.0)]
-    assert not Credit("mt_grpo").has_spread(last_only)
-    assert not Credit("return").has_spread([rewards(0.5, 1.0), rewards(0.5, 1.0)])
-    assert not Credit("return").has_spread([])
+    assert not Credit("mt_grpo").has_reward_variance(last_only)
+    assert not Credit("return").has_reward_variance([rewards(0.5, 1.0), rewards(0.5, 1.0)])
+    assert not Credit("return").has_reward_variance([])
 
 
 def test_groups_keep_their_places():

@@ -16,7 +16,7 @@ from llmgym_trainer.algorithm.advantages import STD_EPSILON
 from llmgym_trainer.algorithm.rows import build_rows
 from llmgym_trainer.collection.metrics import VALIDATION_METRICS
 from llmgym_trainer.models.load import load_model
-from llmgym_trainer.trainer import NoSpreadError, TooManyErrorsError
+from llmgym_trainer.trainer import NoRewardVarianceError, TooManyErrorsError
 
 DIFFERENCE = "sampling/sampling_logp_difference/max"
 
@@ -76,7 +76,7 @@ def test_rows_hold_the_sampled_tokens_of_every_turn(model_dir, tmp_path):
                 assert not bit or abs(row.logprobs[index] - expected[index - 1].item()) < 1e-4
 
 
-# Groups without spread.
+# Groups without reward variance.
 
 
 def count_forwards(trainer):
@@ -86,29 +86,29 @@ def count_forwards(trainer):
 
 
 class MixedEnv(LetterEnv):
-    """Without spread on one task, with spread on the others."""
+    """The same reward for all episodes of one task, different ones on the others."""
 
     async def step(self, message):
         result = await super().step(message)
         return StepResult(True, False, result.messages, 0.5 if "amber" in str(result.messages[0]) else result.reward)
 
 
-def test_groups_without_spread_cost_nothing_and_leave_the_denominator(model_dir, tmp_path):
+def test_groups_without_reward_variance_cost_nothing_and_leave_the_denominator(model_dir, tmp_path):
     amber_and_cobalt = TASKS[:2]
     trainer = make_trainer(model_dir, tmp_path, env=MixedEnv, tasks=amber_and_cobalt, loss_type="dapo")
     groups = trainer._rollout(0)
     rows = trainer._rows(groups, 0)
-    spread = [group for group in groups if group.task.prompt != "say amber"]
-    assert len(spread) == 1
+    differing = [group for group in groups if group.task.prompt != "say amber"]
+    assert len(differing) == 1
     assert len(rows) == 4
-    assert logged(trainer, "groups/zero_spread") == 1
+    assert logged(trainer, "frac_reward_zero_std") == 0.5
     calls = count_forwards(trainer)
     trainer._backward(trainer.model, rows)
     assert len(calls) == 1
-    assert logged(trainer, "trained_tokens") == sum(e.num_sampled_tokens for e in spread[0].episodes)
+    assert logged(trainer, "trained_tokens") == sum(e.num_sampled_tokens for e in differing[0].episodes)
 
 
-def test_a_step_without_spread_leaves_weights_and_optimizer_as_they_are(model_dir, tmp_path):
+def test_a_step_without_reward_variance_leaves_weights_and_optimizer_as_they_are(model_dir, tmp_path):
     snapshots = []
 
     class FirstStepOnly(LetterEnv):
@@ -137,7 +137,7 @@ def test_a_step_without_spread_leaves_weights_and_optimizer_as_they_are(model_di
 
 
 @pytest.mark.parametrize("peft", [None, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")])
-def test_a_kl_term_trains_on_groups_without_spread_too(model_dir, tmp_path, peft):
+def test_a_kl_term_trains_on_groups_without_reward_variance_too(model_dir, tmp_path, peft):
     trainer = make_trainer(model_dir, tmp_path, env=SameEnv, beta=0.5, peft_config=peft)
     rows = trainer._rows(trainer._rollout(0), 0)
     assert [r.advantages for r in rows] == [[0.0]] * 8
@@ -169,7 +169,7 @@ def test_the_reference_of_a_merged_adapter_is_the_merged_model(model_dir, tmp_pa
     assert logged(trainer, "kl") == pytest.approx(0, abs=1e-6)
 
 
-def test_groups_without_spread_are_replaced_by_fresh_tasks(model_dir, tmp_path):
+def test_groups_without_reward_variance_are_replaced_by_fresh_tasks(model_dir, tmp_path):
     seen = []
 
     class Recording(MixedEnv):
@@ -188,7 +188,6 @@ def test_groups_without_spread_are_replaced_by_fresh_tasks(model_dir, tmp_path):
     assert logged(trainer, "groups/sampled") == 4
     assert logged(trainer, "frac_reward_zero_std") == 0.5
     assert len(trainer._rows(groups, 0)) == 8
-    assert logged(trainer, "groups/zero_spread") == 0
     trainer._rollout(1)
     assert seen[-1] == "say flint"
 
@@ -199,27 +198,26 @@ def test_replacement_ends_after_its_rounds(model_dir, tmp_path):
     assert len(groups) == 2
     assert logged(trainer, "groups/sampled") == 6
     assert trainer._rows(groups, 0) == []
-    assert logged(trainer, "groups/zero_spread") == 2
 
 
-def test_a_run_that_never_finds_spread_ends_with_an_explanation(model_dir, tmp_path):
+def test_a_run_that_never_finds_reward_variance_ends_with_an_explanation(model_dir, tmp_path):
     class NothingEnv(LetterEnv):
         async def step(self, message):
             result = await super().step(message)
             result.reward = 0.0
             return result
 
-    settings = {"max_steps_without_spread": 3, "max_sampling_attempts": 2, "failed_parse_reward": 0.0}
+    settings = {"max_steps_without_variance": 3, "max_sampling_attempts": 2, "failed_parse_reward": 0.0}
     trainer = make_trainer(model_dir, tmp_path, env=NothingEnv, num_steps=9, **settings)
     before = copy.deepcopy(trainer.model.state_dict())
-    with pytest.raises(NoSpreadError, match=r"in 3 steps in a row.*\(mean 0\).*max_sampling_attempts=2"):
+    with pytest.raises(NoRewardVarianceError, match=r"in 3 steps in a row.*\(mean 0\).*max_sampling_attempts=2"):
         trainer.train()
     assert trainer.state.global_step == 2  # the third one did not end
     assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
     assert len(list((trainer._reporter.folder / "episodes").glob("train-*"))) == 3
 
 
-def test_one_step_with_spread_begins_the_count_anew(model_dir, tmp_path):
+def test_one_step_with_reward_variance_resets_the_count(model_dir, tmp_path):
     class EveryThird(LetterEnv):
         async def step(self, message):
             result = await super().step(message)
@@ -227,7 +225,7 @@ def test_one_step_with_spread_begins_the_count_anew(model_dir, tmp_path):
                 result.reward = 0.5
             return result
 
-    trainer = make_trainer(model_dir, tmp_path, env=EveryThird, num_steps=6, max_steps_without_spread=3)
+    trainer = make_trainer(model_dir, tmp_path, env=EveryThird, num_steps=6, max_steps_without_variance=3)
     trainer.train()
     assert trainer.state.global_step == 6
 

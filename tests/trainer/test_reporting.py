@@ -17,8 +17,7 @@ STEP = {
     "success": 0.125,
     "turns_per_episode": 2.5,
     "tools/errors_per_episode": 0.5,
-    "groups/zero_spread": 1.0,
-    "groups/sampled": 4.0,
+    "frac_reward_zero_std": 0.25,
     "step_time": 3.25,
     "time/sampling": 2.0,
     "time/env": 0.25,
@@ -33,7 +32,7 @@ def make(tmp_path, *, is_main=True, **settings):
 
 def test_the_line_of_a_step():
     assert step_line(2, 30, STEP) == (
-        "step 2/30: reward 0.250, success 0.12, turns 2.5, tool errors 0.50, groups without spread 1 of 4, "
+        "step 2/30: reward 0.250, success 0.12, turns 2.5, tool errors 0.50, zero-variance groups 25%, "
         "3.2 s (sampling 2.0, environment 0.2, training 1.0)"
     )
     assert step_line(2, 30, {"reward": None}).startswith("step 2/30: reward -, success -")

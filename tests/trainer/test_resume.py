@@ -25,7 +25,7 @@ from llmgym_trainer.runs.folder import RunFolder, RunFolderError, read_metrics
 from llmgym_trainer.runs.interrupts import TrainingInterrupted
 from llmgym_trainer.runs.state import RunState, find_checkpoint, set_aside
 from llmgym_trainer.train import _base_model
-from llmgym_trainer.trainer import NoSpreadError
+from llmgym_trainer.trainer import NoRewardVarianceError
 
 SCRIPT = Path(__file__).with_name("resumed_run.py")
 NOT_COMPARED = ("time/", "val/time", "step_time", "epoch")  # an epoch is num_steps here
@@ -133,15 +133,15 @@ def test_the_trainer_resumes_as_trl_does(model_dir, tmp_path):
 
 
 def test_steps_in_a_row_are_counted_on(model_dir, tmp_path, monkeypatch):
-    changes = {"num_steps": 6, "max_steps_without_spread": 4}
+    changes = {"num_steps": 6, "max_steps_without_variance": 4}
     trainer = make_trainer(model_dir, tmp_path, env=SameEnv, **changes)
-    monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 2))
+    monkeypatch.setattr(trainer, "_check_variance", stop_when(trainer, lambda: trainer.state.global_step == 2))
     with pytest.raises(TrainingInterrupted):
         trainer.train()
     trainer.save_now()
     again = make_trainer(model_dir, tmp_path, env=SameEnv, **changes)
     again.args.output_dir = trainer.args.output_dir
-    with pytest.raises(NoSpreadError, match="in 4 steps in a row"):
+    with pytest.raises(NoRewardVarianceError, match="in 4 steps in a row"):
         again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 3  # two steps before, a third, and the fourth that ended it
 
@@ -150,7 +150,7 @@ def test_steps_without_finite_gradients_are_counted_on(model_dir, tmp_path, monk
     monkeypatch.setattr("llmgym_trainer.trainer.weights_are_finite", lambda model: True)
     monkeypatch.setattr(torch.Tensor, "isfinite", lambda self: torch.zeros(self.shape, dtype=torch.bool))
     trainer = make_trainer(model_dir, tmp_path, num_steps=6)
-    monkeypatch.setattr(trainer, "_check_spread", stop_when(trainer, lambda: trainer.state.global_step == 1))
+    monkeypatch.setattr(trainer, "_check_variance", stop_when(trainer, lambda: trainer.state.global_step == 1))
     with pytest.raises(TrainingInterrupted):
         trainer.train()
     trainer.save_now()

@@ -16,7 +16,7 @@ from llmgym_trainer.data.task_stream import TaskSource
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.tokens.codec import Codec
-from llmgym_trainer.trainer import NoSpreadError, NothingTrainedError
+from llmgym_trainer.trainer import NoRewardVarianceError, NothingTrainedError
 
 HERE = Path(__file__).parent
 NOT_REPEATABLE = ("time/", "val/time", "step_time")
@@ -192,8 +192,8 @@ def test_a_run_with_nothing_to_learn_from_ends_and_saves_what_it_has(model_dir, 
             result.reward = 0.0
             return result
 
-    settings = {"failed_parse_reward": 0.0, "max_steps_without_spread": 2, "run_name": "a", "num_steps": 9}
-    with pytest.raises(NoSpreadError, match="in 2 steps in a row"):
+    settings = {"failed_parse_reward": 0.0, "max_steps_without_variance": 2, "run_name": "a", "num_steps": 9}
+    with pytest.raises(NoRewardVarianceError, match="in 2 steps in a row"):
         train(model_dir, tmp_path, env=Alike, **settings)
     assert (tmp_path / "a" / "checkpoint-1" / "model.safetensors").is_file()
 
@@ -271,8 +271,8 @@ def test_prompts_that_leave_no_room_end_the_run_with_what_to_set(model_dir, tmp_
 
 
 def test_a_run_that_never_trained_ends_with_an_error(model_dir, tmp_path):
-    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=2, max_steps_without_spread=None))
-    with pytest.raises(NothingTrainedError, match=r"none of the 2 steps trained anything.*groups/zero_spread"):
+    config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=2, max_steps_without_variance=None))
+    with pytest.raises(NothingTrainedError, match=r"none of the 2 steps trained anything.*frac_reward_zero_std"):
         train_multi_turn(config, tasks=TASKS, env_factory=SameEnv)
     assert (tmp_path / "a" / "checkpoint-2").is_dir()
 

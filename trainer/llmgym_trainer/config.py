@@ -164,10 +164,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         "length-normalised ratio a row), or 'off'. None: 'token' in bf16 and fp16, else 'off'.",
     )
     sampling_correction_cap: float = _setting(2.0, "Largest importance weight; larger ratios are cut to it.")
-    max_steps_without_spread: int | None = _setting(
+    max_steps_without_variance: int | None = _setting(
         20, "The run ends after this many steps in a row without a group that could train anything. None: never."
     )
-    max_sampling_attempts: int = _setting(1, "Rounds of sampling; groups without spread are replaced by fresh tasks.")
+    max_sampling_attempts: int = _setting(
+        1, "Rounds of sampling; groups without reward variance are replaced by fresh tasks."
+    )
     validation_interval: int = _setting(10, "Steps between validations; there is one at step 0 and at the end too.")
     sequential_validation: bool = _setting(False, "Run validation episodes one at a time.")
     val_temperature: float | None = _setting(None, "Sampling temperature of validation. None takes temperature.")
@@ -283,7 +285,7 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             "val_max_turns",
             "max_completion_length",
             "max_concurrent_episodes",
-            "max_steps_without_spread",
+            "max_steps_without_variance",
         ):
             if getattr(self, name) is not None:
                 self._at_least(name, 1)

@@ -29,7 +29,7 @@ from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.reporting import Reporter, check_wandb
 from llmgym_trainer.runs.state import RunState, check_settings, find_checkpoint
-from llmgym_trainer.trainer import MultiTurnGRPOTrainer, NoSpreadError
+from llmgym_trainer.trainer import MultiTurnGRPOTrainer, NoRewardVarianceError
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def train_multi_turn(
     Raises:
         ConfigError: A setting is missing or contradicts another, or the environment cannot begin an episode; raised
             before a model loads.
-        NoSpreadError: No group could train anything for ``max_steps_without_spread`` steps; the model is saved.
+        NoRewardVarianceError: No group could train anything for ``max_steps_without_variance`` steps; the model is saved.
         NothingTrainedError: All steps ran, and none of them trained anything.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
         OutOfMemoryError: A training step does not fit into memory.
@@ -171,7 +171,7 @@ def train_multi_turn(
                     f"stopped after step {trainer.state.global_step}; saved {saved}. To go on: llmgym train --resume "
                     f"{folder.path}"
                 )
-            except NoSpreadError:
+            except NoRewardVarianceError:
                 reporter.write(f"nothing left to learn from; saved {trainer.save_now()}")
                 raise
             steps, best = trainer.state.global_step, trainer.state.best_model_checkpoint

@@ -80,8 +80,8 @@ class TooManyErrorsError(LLMGymError, RuntimeError):
     """More episodes failed than ``max_error_share`` allows."""
 
 
-class NoSpreadError(LLMGymError, RuntimeError):
-    """No group could train anything for ``max_steps_without_spread`` steps in a row."""
+class NoRewardVarianceError(LLMGymError, RuntimeError):
+    """No group could train anything for ``max_steps_without_variance`` steps in a row."""
 
 
 class NothingTrainedError(LLMGymError, RuntimeError):
@@ -232,7 +232,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if self.run_state.trained_steps == 0:
             raise NothingTrainedError(
                 f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the run "
-                "began with. Why stands in metrics.jsonl: groups/zero_spread (all episodes of a task got the same reward), "
+                "began with. The reason is in metrics.jsonl: frac_reward_zero_std (groups whose episodes all got the same reward), "
                 "context_overflow_ratio, error_ratio and non_finite_gradients; all episodes are in "
                 f"{self._reporter.folder / 'episodes'}"
             )
@@ -250,7 +250,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             rows = self._rows(groups, step)
             trained = time.perf_counter()
             loss = self._backward(model, rows)
-            self._check_spread()
+            self._check_variance()
             self._add("time/training", time.perf_counter() - trained)
             self._add("step_time", time.perf_counter() - began)
             return loss
@@ -448,7 +448,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     def _save_after(self, error: Exception) -> None:
         """Keep the last whole step when a failure that all processes share ends the run."""
         step = self.state.global_step
-        if isinstance(error, (NoSpreadError, RuinedWeightsError)):
+        if isinstance(error, (NoRewardVarianceError, RuinedWeightsError)):
             return  # saved by the caller; not worth saving
         if step == 0 or (
             self.accelerator.num_processes > 1 and not isinstance(error, (TooManyErrorsError, NonFiniteError))
@@ -480,7 +480,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
     # Rollout
 
     def _rollout(self, step: int) -> list[Group]:
-        """Sample this process's groups of the step; replace those without spread for some rounds."""
+        """Sample this process's groups of the step; replace those without reward variance for some rounds."""
         config, rank, world = self.args, self.accelerator.process_index, self.accelerator.num_processes
         began = time.perf_counter()
         sampling_s, env_s = self.collector.clock.sampling_s, self.collector.clock.env_s
@@ -505,7 +505,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             )
             everything += groups
             last = attempt == config.max_sampling_attempts - 1
-            kept += [g for g in groups if last or self._credit.has_spread(self._rewards(g))]
+            kept += [g for g in groups if last or self._credit.has_reward_variance(self._rewards(g))]
         self._add("time/rollout", time.perf_counter() - began)
         self._add("time/sampling", self.collector.clock.sampling_s - sampling_s)
         self._add("time/env", self.collector.clock.env_s - env_s)
@@ -616,12 +616,12 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         needs_all = config.beta != 0.0 or self._entropy_bonus_enabled
         rows: list[TrainRow] = []
         rows_of_episode: list[int] = []
-        zero_spread = 0
+        differing = 0
         for group, group_rewards, group_advantages in zip(groups, rewards, advantages, strict=True):
-            spread = self._credit.has_spread(group_rewards)
-            zero_spread += not spread
+            differs = self._credit.has_reward_variance(group_rewards)
+            differing += differs
             for episode, earned, by_turn in zip(group.episodes, group_rewards, group_advantages, strict=True):
-                trains = (spread or needs_all) and not (config.overlong_masking and episode.truncated)
+                trains = (differs or needs_all) and not (config.overlong_masking and episode.truncated)
                 episode.provenance |= {"shaped_reward": earned.outcome, "trained": trains}
                 if self._credit.kind == "episode":
                     episode.provenance["advantage"] = by_turn[0] if by_turn else 0.0
@@ -643,27 +643,26 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             self.accelerator.process_index,
             [e for g in self._everything for e in (*g.episodes, *g.failed)],
         )
-        totals = gather_object([(zero_spread, len(groups), sum(rows_of_episode), len(rows_of_episode))])
-        without, every = (sum(t[k] for t in totals) for k in (0, 1))
-        self._add("groups/zero_spread", float(without))
-        self._add("rows_per_episode", sum(t[2] for t in totals) / max(sum(t[3] for t in totals), 1))
-        self.run_state.steps_without_variance = self.run_state.steps_without_variance + 1 if without == every else 0
+        totals = gather_object([(differing, sum(rows_of_episode), len(rows_of_episode))])
+        self._add("rows_per_episode", sum(t[1] for t in totals) / max(sum(t[2] for t in totals), 1))
+        any_variance = any(t[0] for t in totals)
+        self.run_state.steps_without_variance = 0 if any_variance else self.run_state.steps_without_variance + 1
         return rows
 
-    def _check_spread(self) -> None:
-        """Raise :class:`NoSpreadError` after too many steps in a row in which there was nothing to compare."""
-        config, limit = self.args, self.args.max_steps_without_spread
+    def _check_variance(self) -> None:
+        """Raise :class:`NoRewardVarianceError` after too many steps in a row in which there was nothing to compare."""
+        config, limit = self.args, self.args.max_steps_without_variance
         if limit is None or self.run_state.steps_without_variance < limit:
             return
         rewards = [reward for reward in self._metrics["train"].get("reward", []) if reward == reward]
         mean = f"{statistics.fmean(rewards):.3g}" if rewards else "unknown"
-        raise NoSpreadError(
+        raise NoRewardVarianceError(
             f"in {limit} steps in a row all episodes of a task got the same reward (mean {mean}), so there was nothing "
             f"to learn from. If the reward is at its best, the tasks are too easy; if it is at its worst, they are too "
             f"hard: take other tasks, give partial credit, or fine-tune the model first (llmgym sft). Else raise temperature="
             f"{config.temperature}, episodes_per_task={config.episodes_per_task} or max_sampling_attempts="
             f"{config.max_sampling_attempts}. All episodes are in {self._reporter.folder / 'episodes'}; "
-            f"max_steps_without_spread=None goes on all the same"
+            f"max_steps_without_variance=None goes on all the same"
         )
 
     def _backward(self, model: Any, rows: list[TrainRow]) -> torch.Tensor:
@@ -714,8 +713,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             assert self._last_logps is not None and self._last_ratios is not None
             differences.append((self._last_logps - inputs["sampling_per_token_logps"]).abs()[trained].float())
             ratios.append(self._last_ratios[trained])
-        self._add_spread("sampling/sampling_logp_difference", torch.cat(differences), ("mean", "max"))
-        self._add_spread("sampling/importance_sampling_ratio", torch.cat(ratios), ("min", "mean", "max"))
+        self._add_extremes("sampling/sampling_logp_difference", torch.cat(differences), ("mean", "max"))
+        self._add_extremes("sampling/importance_sampling_ratio", torch.cat(ratios), ("min", "mean", "max"))
         self._drop_non_finite_gradients(model)
         return total_loss
 
@@ -753,7 +752,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             with use_adapter(self.accelerator.unwrap_model(self.model), adapter_name=None):
                 return super()._get_per_token_logps_and_entropies(self.model, ids, mask, keep)[0]
 
-    def _add_spread(self, name: str, values: torch.Tensor, which: Sequence[str]) -> None:
+    def _add_extremes(self, name: str, values: torch.Tensor, which: Sequence[str]) -> None:
         """Add minimum, mean or maximum of the values of all processes, shape (tokens,)."""
         mine = (values.min().item(), values.sum().item(), values.max().item()) if values.numel() else None
         gathered = [g for g in gather_object([(mine, values.numel())]) if g[0] is not None]

@@ -16,7 +16,6 @@ from llmgym.episode import Episode, StopReason
 
 BASELINES = ("mean", "leave_one_out")
 
-SPREAD_TOLERANCE = 1e-6
 STD_EPSILON = 1e-4
 """Added to the standard deviation, as TRL does."""
 
@@ -56,11 +55,6 @@ def episode_length(episode: Episode) -> int:
             new = len(turn.tokens.context_ids) + len(turn.tokens.completion_ids)
             length = length + new if turn.tokens.extends else new
     return length
-
-
-def has_spread(rewards: Sequence[float]) -> bool:
-    """Whether the episodes of a group differ in reward, so that they can train anything."""
-    return len(rewards) > 1 and max(rewards) - min(rewards) > SPREAD_TOLERANCE
 
 
 def compute_advantages(

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgym.episode import Episode, StopReason
-from llmgym_trainer.algorithm.advantages import compute_advantages, has_spread
+from llmgym.evaluation.statistics import has_reward_variance
+from llmgym_trainer.algorithm.advantages import compute_advantages
 
 CREDITS = ("episode", "return", "mt_grpo")
 
@@ -97,14 +98,14 @@ class Credit:
                     result[number][index][k] += self.turn_weight * advantage
         return result
 
-    def has_spread(self, group: Sequence[EpisodeRewards]) -> bool:
+    def has_reward_variance(self, group: Sequence[EpisodeRewards]) -> bool:
         """Whether anything that the advantages compare differs within the group, so that it can train anything."""
         if self.kind == "return":
-            return any(has_spread(values) for values in self._compared_returns(group))
-        if has_spread([episode.outcome for episode in group]):
+            return any(has_reward_variance(values) for values in self._compared_returns(group))
+        if has_reward_variance([episode.outcome for episode in group]):
             return True
         return self.kind == "mt_grpo" and any(
-            has_spread([episode.turns[k] for episode in group if k < len(episode.turns) - 1])
+            has_reward_variance([episode.turns[k] for episode in group if k < len(episode.turns) - 1])
             for k in range(_longest(group) - 1)
         )
 

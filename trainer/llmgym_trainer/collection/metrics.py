@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmgym.episode import Episode, StopReason
-from llmgym_trainer.algorithm.advantages import has_spread
+from llmgym.evaluation.statistics import has_reward_variance
 
 RATIOS = {
     StopReason.TERMINATED: "terminated_ratio",
@@ -120,7 +120,7 @@ def rollout_metrics(stats: Sequence[EpisodeStats], success_reward: float) -> dic
         "reward_std": statistics.fmean(statistics.stdev(r) if len(r) > 1 else 0.0 for r in shaped),
         "success": _share([s.reward >= success_reward for s in good]),
         "overlong_cost": statistics.fmean(s.reward - s.shaped_reward for s in good),
-        "frac_reward_zero_std": _share([not has_spread(r) for r in shaped]),
+        "frac_reward_zero_std": _share([not has_reward_variance(r) for r in shaped]),
         "groups/best_reward": statistics.fmean(max(s.reward for s in group) for group in groups.values()),
         "groups/with_success": _share([any(s.reward >= success_reward for s in group) for group in groups.values()]),
         "turns_per_episode": statistics.fmean(s.turns for s in good),

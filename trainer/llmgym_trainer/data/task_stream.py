@@ -54,7 +54,7 @@ class TaskSource:
         weight: Its share of the tasks, relative to the weights of the other sources that are on.
         val_tasks: Held-out tasks.
         from_step: The first step it is on. Steps are counted as ``batch_size`` tasks given out, so tasks that replace
-            groups without spread bring this forward.
+            groups without reward variance bring this forward.
         until_step: The first step it is on no longer; None for never.
     """
 

@@ -17,8 +17,8 @@ from tqdm.auto import tqdm
 
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError
+from llmgym.evaluation.statistics import has_reward_variance
 from llmgym.messages import Message
-from llmgym_trainer.algorithm.advantages import has_spread
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.runs.folder import RunFolder, plot_run
 from llmgym_trainer.runs.state import RunState, set_aside
@@ -158,11 +158,11 @@ class Reporter:
 
 def step_line(step: int, num_steps: int, metrics: dict[str, Any]) -> str:
     """The one line printed for a step."""
-    groups = f"{_number(metrics, 'groups/zero_spread', '.0f')} of {_number(metrics, 'groups/sampled', '.0f')}"
     return (
         f"step {step}/{num_steps}: reward {_number(metrics, 'reward', '.3f')}, success "
         f"{_number(metrics, 'success', '.2f')}, turns {_number(metrics, 'turns_per_episode', '.1f')}, tool errors "
-        f"{_number(metrics, 'tools/errors_per_episode', '.2f')}, groups without spread {groups}, "
+        f"{_number(metrics, 'tools/errors_per_episode', '.2f')}, zero-variance groups "
+        f"{_number(metrics, 'frac_reward_zero_std', '.0%')}, "
         f"{_number(metrics, 'step_time', '.1f')} s (sampling {_number(metrics, 'time/sampling', '.1f')}, environment "
         f"{_number(metrics, 'time/env', '.1f')}, training {_number(metrics, 'time/training', '.1f')})"
     )
@@ -173,7 +173,7 @@ def telling_episodes(episodes: Sequence[Episode], limit: int = MAX_CONVERSATIONS
     groups: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.task.id].append(episode)
-    ordered = sorted(groups.values(), key=lambda group: not has_spread([episode.reward for episode in group]))
+    ordered = sorted(groups.values(), key=lambda group: not has_reward_variance([episode.reward for episode in group]))
     return [episode for group in ordered for episode in group][:limit]
 
 
