@@ -1,6 +1,4 @@
-"""Writes docs/environments/*.md: the class docstring of each shipped environment, a played episode, and the notes.
-
-python docs/generate_environments.py
+"""The pages of the shipped environments: class docstring, a played episode, and the notes.
 
 A page is made of what the code says (docstring, the expert's episode, measured curves) and of the hand-written notes in
 docs/environments/notes/, which hold what was measured by hand. The output is the same on every machine.
@@ -37,10 +35,9 @@ OPTIONS = """\
 | `seed` | 0 | another seed gives other tasks of the same split |"""
 
 
-def main(folder: Path = DOCS / "environments") -> None:
-    """Write the page of each environment into ``folder``."""
-    for env_id in EPISODES:
-        (folder / f"{page_name(env_id)}.md").write_text(page(env_id), encoding="utf-8")
+def pages() -> dict[str, str]:
+    """The page of each environment, by its path below docs/."""
+    return {f"environments/{page_name(env_id)}.md": page(env_id) for env_id in EPISODES}
 
 
 def page_name(env_id: str) -> str:
@@ -98,7 +95,3 @@ def training(env_id: str) -> list[str]:
             )
             return ["## Training", said, f"![held-out success by step](../{picture})"]
     return []
-
-
-if __name__ == "__main__":
-    main()
