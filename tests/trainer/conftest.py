@@ -17,6 +17,15 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _scripted_engine():
+    """What a test asserts does not depend on what a model happens to sample; ``with toys.sampled()`` makes it do so."""
+    from toys import scripted
+
+    with scripted():
+        yield
+
+
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of a model of two layers that says a few letters a turn, with its tokenizer and the compact template."""

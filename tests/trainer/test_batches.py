@@ -235,7 +235,7 @@ sys.path.insert(0, {here!r})
 import torch
 torch.set_num_threads(1)
 from test_batches import largest_difference, plain_gradients, random_rows
-from toys import LetterEnv, make_trainer
+from toys import LetterEnv, make_trainer, scripted
 from llmgym_trainer.config import LOSS_TYPES
 
 rank, found = int(os.environ["RANK"]), {{}}
@@ -259,8 +259,9 @@ class Env(LetterEnv):
         result.reward = result.reward if rank == 0 else 0.5
         return result
 
-settings = {{"batch_size": 4, "max_sampling_attempts": 3, "failed_parse_reward": 0.5, "micro_batch_tokens": 100, "use_cpu": True}}
-trainer = make_trainer({model!r}, f"runs-{{rank}}", env=Env, **settings)
+settings = {{"batch_size": 4, "max_sampling_attempts": 3, "micro_batch_tokens": 100, "use_cpu": True}}
+with scripted():
+    trainer = make_trainer({model!r}, f"runs-{{rank}}", env=Env, **settings)
 model, calls = trainer.accelerator.prepare_model(trainer.model), []
 groups = trainer._rollout(0)
 rows = trainer._rows(groups, 0)

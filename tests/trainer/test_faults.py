@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from fatal_tools import die
-from toys import TASKS, LetterEnv, TalkEnv, make_trainer, scripted, settings
+from toys import TASKS, LetterEnv, TalkEnv, make_trainer, sampled, settings
 
 import llmgym.records
 from llmgym import StepResult, Task, read_episodes
@@ -25,8 +25,7 @@ def train(model_dir, tmp_path, env=LetterEnv, resume=False, **changes):
         **settings(model_dir, tmp_path, run_name="a", resume_from_checkpoint=str(tmp_path / "a") if resume else None)
         | {"num_steps": 2, **changes}
     )
-    with scripted():
-        return train_multi_turn(config, tasks=TASKS, env_factory=env)
+    return train_multi_turn(config, tasks=TASKS, env_factory=env)
 
 
 def records(run_dir, step):
@@ -214,7 +213,8 @@ def test_prompts_that_are_too_long_are_found_in_the_first_step_that_runs(model_d
 
 def hooked(model_dir, tmp_path, hook, env=TalkEnv, **changes):
     """A trainer whose model calls ``hook(number of the sampling forward pass, output)``, which may change the output."""
-    trainer = make_trainer(model_dir, tmp_path, env=env, **{"num_steps": 2, **changes})
+    with sampled():
+        trainer = make_trainer(model_dir, tmp_path, env=env, **{"num_steps": 2, **changes})
     count = 0
 
     def on_forward(module, args, output):

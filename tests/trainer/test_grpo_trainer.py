@@ -8,7 +8,7 @@ import torch
 import transformers
 import trl
 from peft import LoraConfig, get_peft_model
-from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer
+from toys import TASKS, LetterEnv, SameEnv, TalkEnv, full_logps, make_trainer, sampled, say_letters, scripted
 
 from llmgym import StepResult, StopReason, Task
 from llmgym.errors import ConfigError
@@ -43,34 +43,34 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_training_and_sampling_logprobs_agree_through_a_multi_turn_batch(model_dir, tmp_path, temperature):
-    trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, temperature=temperature, micro_batch_tokens=400)
+    with sampled():
+        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, temperature=temperature, micro_batch_tokens=400)
     rows = trainer._rows(trainer._rollout(0), 0)
-    assert len(rows) == 8
     # Three turns stand in one row, so what is trained is cut by context twice.
     assert max("".join(map(str, r.row.mask)).strip("0").count("01") for r in rows) == 2
     trainer._backward(trainer.model, rows)
     assert logged(trainer, DIFFERENCE) < 1e-3
     assert logged(trainer, "trained_tokens") == sum(r.row.num_trained for r in rows)
 
-    spot = rows[3].row.mask.index(1)
-    rows[3].row.logprobs[spot] += 0.01
+    spot = rows[-1].row.mask.index(1)
+    rows[-1].row.logprobs[spot] += 0.01
     trainer._backward(trainer.model, rows)
     assert logged(trainer, DIFFERENCE) > 5e-3
-    rows[3].row.logprobs[spot] -= 0.01
+    rows[-1].row.logprobs[spot] -= 0.01
 
-    rows[3].row.mask = [0, *rows[3].row.mask[:-1]]
+    rows[-1].row.mask = [0, *rows[-1].row.mask[:-1]]
     trainer._backward(trainer.model, rows)
     assert logged(trainer, DIFFERENCE) > 1e-3
 
 
 def test_rows_hold_the_sampled_tokens_of_every_turn(model_dir, tmp_path):
-    trainer = make_trainer(model_dir, tmp_path, env=TalkEnv)
+    with sampled():
+        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv)
     for group in trainer._rollout(0):
         for episode in group.episodes:
-            assert len(episode.turns) == 3
             (row,) = build_rows(episode)
-            sampled = [token for turn in episode.turns for token in turn.tokens.completion_ids]
-            assert [token for token, bit in zip(row.ids, row.mask, strict=True) if bit] == sampled
+            completions = [token for turn in episode.turns for token in turn.tokens.completion_ids]
+            assert [token for token, bit in zip(row.ids, row.mask, strict=True) if bit] == completions
             expected = full_logps(trainer.model, row.ids)
             for index, bit in enumerate(row.mask):
                 assert not bit or abs(row.logprobs[index] - expected[index - 1].item()) < 1e-4
@@ -274,27 +274,16 @@ def test_stop_reasons_through_the_engine(model_dir, tmp_path):
 
     assert reasons() == {StopReason.TERMINATED}
     assert reasons(TalkEnv, max_turns=2) == {StopReason.MAX_TURNS}
-    assert StopReason.CONTEXT_OVERFLOW in reasons(max_completion_length=1)
-    assert reasons(TalkEnv, max_model_length=34) <= {StopReason.CONTEXT_OVERFLOW, StopReason.TERMINATED}
+    assert reasons(max_completion_length=1) == {StopReason.CONTEXT_OVERFLOW}
+    assert reasons(TalkEnv, max_model_length=34) == {StopReason.CONTEXT_OVERFLOW}
 
 
 def test_a_parse_failure_through_the_engine(model_dir, tmp_path):
-    trainer = make_trainer(model_dir, tmp_path, failed_parse_reward=-0.25)
-    opener = trainer.codec.tokenizer.convert_tokens_to_ids("<tool_call>")
-    direction = {}
-
-    def raise_opener(module, args, output):
-        output.logits[..., opener] = output.logits.max() + 3
-        return output
-
-    direction["hook"] = trainer.model.register_forward_hook(raise_opener)
-    groups = trainer._rollout(0)
-    failures = [e for g in groups for e in g.episodes if e.stop_reason is StopReason.PARSE_FAILURE]
-    overflows = [e for g in groups for e in g.episodes if e.stop_reason is StopReason.CONTEXT_OVERFLOW]
-    assert failures
-    assert len(failures) + len(overflows) == 8
-    assert {e.reward for e in failures} == {-0.25}
-    assert all(e.turns[-1].tokens.completion_ids for e in failures)  # it trains
+    with scripted(lambda key, turn, rng: "a<tool_call>"):
+        trainer = make_trainer(model_dir, tmp_path, failed_parse_reward=-0.25)
+    episodes = [e for g in trainer._rollout(0) for e in g.episodes]
+    assert [(e.stop_reason, e.reward) for e in episodes] == [(StopReason.PARSE_FAILURE, -0.25)] * 8
+    assert all(e.turns[-1].tokens.completion_ids for e in episodes)  # it trains
 
 
 # Failed episodes.
@@ -459,7 +448,8 @@ def test_sequential_validation_plays_one_episode_at_a_time(model_dir, tmp_path):
 
 
 def test_greedy_validation_repeats_itself(model_dir, tmp_path):
-    trainer = make_trainer(model_dir, tmp_path, val_tasks=TASKS[:4], val_temperature=0.0)
+    with sampled():
+        trainer = make_trainer(model_dir, tmp_path, val_tasks=TASKS[:4], val_temperature=0.0)
     first = trainer.validate()
     trainer.run_state.validated_at = None
     second = trainer.validate()
@@ -508,26 +498,13 @@ def test_trl_still_has_the_code_we_build_on(name):
     )
 
 
-def fail_first_turns(codec):
-    """Put the opener of a tool call into the first turn of each episode, as the codec reads it."""
-    opener, parse = codec.tokenizer.convert_tokens_to_ids("<tool_call>"), codec.parse
-
-    def parse_with_opener(ids, reason, *, call_id_prefix):
-        malformed = call_id_prefix == "call_0_" and ids[-1] in codec.end_of_turn_ids
-        return parse([*ids[:-1], opener, ids[-1]] if malformed else ids, reason, call_id_prefix=call_id_prefix)
-
-    codec.parse = parse_with_opener
-
-
 def test_corrected_turns_can_be_left_out_of_the_loss(model_dir, tmp_path):
     limits = {"max_model_length": 1000, "max_completion_length": 40, "parse_retries": 1}
     for trained in (True, False):
-        trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, train_corrected_turns=trained, **limits)
-        fail_first_turns(trainer.codec)
+        with scripted(lambda key, turn, rng: "<tool_call>" if turn == 0 else say_letters(key, turn, rng)):
+            trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, train_corrected_turns=trained, **limits)
         groups = trainer._rollout(0)
-        corrected = [e for g in groups for e in g.episodes if e.turns[0].corrected]
-        assert any(len(episode.turns) > 1 for episode in corrected)
-        assert logged(trainer, "parse_retries_per_episode") == len(corrected) / 8
+        assert all(e.turns[0].corrected for g in groups for e in g.episodes)
+        assert logged(trainer, "parse_retries_per_episode") == 1
         rows = trainer._rows(groups, 0)
-        assert rows
-        assert any(0 in row.row.turns for row in rows) == trained
+        assert [0 in row.row.turns for row in rows] == [trained] * 8

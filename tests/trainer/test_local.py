@@ -12,7 +12,7 @@ import yaml
 from toys import TASKS, LetterEnv, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmgym import EpisodeLimits, StopReason, Usage, run_episode
+from llmgym import EpisodeLimits, Usage, run_episode
 from llmgym.errors import ConfigError
 from llmgym_trainer.models.policy_source import LocalSource
 
@@ -46,16 +46,15 @@ def source(model_dir):
 
 def test_episodes_record_tokens_and_usage(source):
     for episode in play(source):
-        assert episode.stop_reason in (StopReason.TERMINATED, StopReason.CONTEXT_OVERFLOW)
         (turn,) = episode.turns
         assert turn.usage == Usage(len(turn.tokens.context_ids), len(turn.tokens.completion_ids))
 
 
 def test_chance_comes_from_seed_and_episode_alone(source):
-    first = said(play(source))
-    assert first[0] != first[1]
-    assert said(play(source, indices=(1, 0))) == first[::-1]
-    assert said(play(source, seed=1)) != first
+    first = said(play(source, indices=range(6)))
+    assert any(other != first[0] for other in first)
+    assert said(play(source, indices=range(5, -1, -1))) == first[::-1]
+    assert said(play(source, indices=range(6), seed=1)) != first
 
 
 def test_temperature_zero_takes_the_most_likely(model_dir):

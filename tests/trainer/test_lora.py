@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
-from toys import TASKS, build_qwen3, build_tokenizer, full_logps, teach_to_stop
+from toys import TASKS, build_qwen3, build_tokenizer, full_logps, sampled, teach_to_stop
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from llmgym.cli.main import main
@@ -43,7 +43,7 @@ def run(request, qwen3_dir, tmp_path_factory):
         return loaded[0]
 
     load = train_module.load_model
-    with pytest.MonkeyPatch.context() as patch:
+    with sampled(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_module, "load_model", load_model)
         small = {"max-turns": 3, "batch-size": 2, "episodes-per-task": 4, "num-steps": 2, "max-model-length": 160}
         options = [text for name, value in small.items() for text in (f"--{name}", str(value))]

@@ -13,7 +13,7 @@ import torch
 from peft import LoraConfig
 from resumed_run import STEPS, run
 from safetensors.torch import load_file, save_file
-from toys import TASKS, LetterEnv, SameEnv, make_trainer, settings
+from toys import TASKS, LetterEnv, SameEnv, make_trainer, sampled, settings
 
 from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
@@ -68,7 +68,8 @@ def test_six_steps_equal_three_and_three_more_after_kill_9(model_dir, tmp_path):
     assert not (killed / "checkpoint-6").exists()
     assert in_a_process(model_dir, tmp_path, "backward", "resume", 2) == -signal.SIGKILL
     assert in_a_process(model_dir, tmp_path, "nowhere", "resume", 3) == 0
-    whole = run(str(model_dir), str(tmp_path), "whole").run_dir
+    with sampled():
+        whole = run(str(model_dir), str(tmp_path), "whole").run_dir
 
     left, right = recorded(whole), recorded(killed)
     assert left.keys() == right.keys()
@@ -99,7 +100,8 @@ def test_a_finished_run_goes_on_when_it_gets_more_steps(model_dir, tmp_path, pef
     def train(name, steps, resume=None):
         changes = {"run_name": name, "num_steps": steps, "deterministic": True, "lr_scheduler_type": "constant"}
         config = GRPOConfig(**settings(model_dir, tmp_path, **changes, resume_from_checkpoint=resume))
-        return train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv, peft_config=peft)
+        with sampled():
+            return train_multi_turn(config, tasks=TASKS, env_factory=LetterEnv, peft_config=peft)
 
     whole, first = train("whole", 3), train("parts", 1)
     with pytest.raises(ConfigError, match="the run has done all its 1 steps; give a num_steps above that"):

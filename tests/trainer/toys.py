@@ -3,6 +3,7 @@ can compute, and short runs."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import string
@@ -14,11 +15,19 @@ from unittest import mock
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from llmgym import Env, Message, StepResult, Task
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
 from llmgym_trainer.engines.base import Sample, SamplingParams
+from llmgym_trainer.engines.transformers import TransformersEngine
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.reporting import Reporter
@@ -193,31 +202,36 @@ def full_logps(model: Any, ids: list[int], temperature: float = 1.0) -> torch.Te
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
 
 
+Say = Callable[[str, int, random.Random], str]
+"""Text of a turn, without its end, from the key of its episode (see :func:`member`), the number of the turn and the
+episode's generator."""
+
+
 class ScriptedEngine:
     """Says what a test tells it, with the log-probabilities that the model gives to that: rows and gradients are real,
-    and what was said depends on no processor.
+    and what was said does not depend on the processor.
 
     Args:
         model: Gives the log-probabilities.
-        say: Text of a turn, without its end, from the key of the episode (see :func:`member`), the number of its turn
-            and the episode's source of chance.
+        say: What is said.
     """
 
-    def __init__(self, model: Any, say: Callable[[str, int, random.Random], str]) -> None:
+    def __init__(self, model: Any, say: Say) -> None:
         self._model, self._say = model, say
-        self._tokenizer = build_tokenizer()
+        self._tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
         self._turns: Counter[str] = Counter()
         self._version = 0
 
     async def sample(self, prompt_ids: list[int], params: SamplingParams, key: str, rng: random.Random) -> Sample:
-        text = self._say(key, self._turns[key], rng)
+        text, stop = self._say(key, self._turns[key], rng), self._tokenizer.eos_token_id
         self._turns[key] += 1
-        ids = [*self._tokenizer(text)["input_ids"], IM_END][: params.max_new_tokens]
-        logprobs = full_logps(self._model, prompt_ids + ids, params.temperature)[-len(ids) :].tolist()
-        return Sample(ids, logprobs, "stop" if ids[-1] == IM_END else "length", self._version)
+        ids = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], stop][: params.max_new_tokens]
+        logprobs = full_logps(self._model, prompt_ids + ids, params.temperature or 1.0)[-len(ids) :].tolist()
+        await asyncio.sleep(0)  # others have their turn, as with an engine that samples in another thread
+        return Sample(ids, logprobs, "stop" if ids[-1] == stop else "length", self._version)
 
     def release(self, key: str) -> None:
-        del self._turns[key]
+        self._turns.pop(key, None)
 
     def abort(self, key: str) -> None:
         pass
@@ -239,8 +253,19 @@ def say_letters(key: str, turn: int, rng: random.Random) -> str:
     return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(1, 12)))
 
 
+def scripted(say: Say = say_letters) -> contextlib.AbstractContextManager[None]:
+    """What is made in this block samples from a :class:`ScriptedEngine`. So does every test of the trainer by default."""
+    return _engines(lambda model, **_: ScriptedEngine(model, say))
+
+
+def sampled() -> contextlib.AbstractContextManager[None]:
+    """What is made in this block samples from its model, so a test can say little about the result."""
+    return _engines(TransformersEngine)
+
+
 @contextlib.contextmanager
-def scripted(say: Callable[[str, int, random.Random], str] = say_letters) -> Iterator[None]:
-    """Trainers made in this block sample from a :class:`ScriptedEngine`."""
-    with mock.patch("llmgym_trainer.trainer.TransformersEngine", lambda model, **_: ScriptedEngine(model, say)):
+def _engines(make: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as patches:
+        for module in ("trainer", "sft.sft"):
+            patches.enter_context(mock.patch(f"llmgym_trainer.{module}.TransformersEngine", make))
         yield

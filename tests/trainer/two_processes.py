@@ -85,6 +85,7 @@ def main() -> None:
             num_steps=5,
             validation_interval=2,
             learning_rate=0.0,
+            failed_parse_reward=0.5,  # what tasks that reward all alike give
             max_grad_norm=0.0,
             micro_batch_tokens=100,
             max_error_share=1.0,
