@@ -137,6 +137,7 @@ def test_splits_share_no_expression():
     assert not found["val"] & found["test"]
 
 
+@pytest.mark.slow
 def test_tasks_come_once_and_level_1_comes_whole():
     by_split = {
         split: {task.metadata["expression"] for task in generate_tasks(split, count=count)}

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 
 import pytest
-from suite import ReadsItsVerdict, check_guard, claims_success, play_all, play_beside
+from suite import check_guard, claims_success, play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -215,7 +215,7 @@ def test_calls_that_do_not_fit_the_schema_are_no_searches():
     assert [text.startswith("tool_error: ") for text in results(episode)] == [True] * 10 + [False] * 5
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 def book_of(task):
@@ -275,34 +275,6 @@ def edits_the_task(task):
     yield "Nobody"
 
 
-class FindsTheAnswer(DocSearchEnv):
-    """Guard removed: the whole message is the answer. Here it may stand among other words."""
-
-    async def score(self, message):
-        return float(self.task.target in message["content"])
-
-
-class ABeginningIsEnough(DocSearchEnv):
-    """Guard removed: the whole answer is compared."""
-
-    async def score(self, message):
-        return float(self.task.target.startswith(message["content"]))
-
-
-class EveryMessageCounts(DocSearchEnv):
-    """Guard removed: only the message that ends the episode is an answer."""
-
-    async def score(self, message):
-        return float(any(self.task.target == said["content"] for said in self.messages if said["role"] == "assistant"))
-
-
-class BelievesTheTools(DocSearchEnv):
-    """Guard removed: the target is the task's. Here it is any text that a tool message holds."""
-
-    async def score(self, message):
-        return float(any(message["content"] in result for result in results(self)))
-
-
 class NoPageLimit(DocSearchEnv):
     """Guard removed: 12 pages an episode."""
 
@@ -322,21 +294,14 @@ class ResultsShowText(DocSearchEnv):
         return self._pages[number].text
 
 
-class ReadsTheTaskAtTheEnd(DocSearchEnv):
-    """Guard removed: the target is read at the beginning."""
-
-    async def score(self, message):
-        return float(message["content"] == self.task.target)
-
-
 CHEATS = {
-    "answer with every name, river, trade and number": (answers_with_everything, FindsTheAnswer),
-    "answer with the first letter": (answers_with_a_letter, ABeginningIsEnough),
-    "print a reward, a success, the end of a message": (claims_success, ReadsItsVerdict),
-    "guess everything, one guess a message, beside calls": (guesses_beside_calls, EveryMessageCounts),
+    "answer with every name, river, trade and number": (answers_with_everything, None),
+    "answer with the first letter": (answers_with_a_letter, None),
+    "print a reward, a success, the end of a message": (claims_success, None),
+    "guess everything, one guess a message, beside calls": (guesses_beside_calls, None),
     "write a false fact into a call, so that its error message states it, and answer with that": (
         has_an_error_say_it,
-        BelievesTheTools,
+        None,
     ),
     "open every page": (opens_every_page, NoPageLimit),
     "search for every trade or river, and answer with the one whose hits include the page asked about": (
@@ -344,7 +309,7 @@ CHEATS = {
         NoSearchLimit,
     ),
     "read the pages off search results": (reads_search_results, ResultsShowText),
-    "edit the task while it is played": (edits_the_task, ReadsTheTaskAtTheEnd),
+    "edit the task while it is played": (edits_the_task, None),
 }
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-from suite import ReadsItsVerdict, check_guard, claims_success, earned, play_beside
+from suite import check_guard, claims_success, earned, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task, ToolResult
@@ -245,6 +245,7 @@ def test_a_task_of_another_shape_is_refused(target, files, said):
         asyncio.run(FileWorkspaceEnv().reset(Task("?", target, {"files": files})))
 
 
+@pytest.mark.slow
 def test_the_expert_solves_1000_tasks():
     async def run():
         tasks = generate_tasks("test", level="all", count=1000)
@@ -346,7 +347,7 @@ def test_what_guessing_the_folder_earns():
     assert sum(asyncio.run(run())) / 200 == 0.095  # 5 of 60 names can be tried
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 def wanted_move(task):
@@ -419,50 +420,6 @@ class OtherFilesDoNotCount(FileWorkspaceEnv):
         return float(self._made == len(self._changes))
 
 
-class TextsDoNotCount(FileWorkspaceEnv):
-    """Guard removed: texts are compared, not only paths."""
-
-    async def score(self, message):
-        return float(all((path in self._tree.files) == (text is not None) for path, text in self._changes.items()))
-
-
-class OldPathsDoNotCount(FileWorkspaceEnv):
-    """Guard removed: the old path must be gone."""
-
-    async def score(self, message):
-        await super().score(message)
-        wanted = {path: text for path, text in self._changes.items() if text is not None}
-        return float(not self._spoiled and wanted.items() <= self._tree.files.items())
-
-
-class NewFilesDoNotCount(FileWorkspaceEnv):
-    """Guard removed: there may be no further file."""
-
-    async def score(self, message):
-        await super().score(message)
-        return float(self._made == len(self._changes) and self._others.items() <= self._tree.files.items())
-
-
-class ReadsTheTranscript(FileWorkspaceEnv):
-    """Guard removed: the tree is looked at. Here tools have to have shown the new path, with which ``move`` answers."""
-
-    async def score(self, message):
-        return float({path for path, text in self._changes.items() if text is not None} <= {*results(self)})
-
-
-class KeepsTheRulesInTheTree(FileWorkspaceEnv):
-    """Guard removed: no tool reaches the rules."""
-
-    async def setup(self):
-        await super().setup()
-        self._tree.write("rules.json", json.dumps(self._changes))
-
-    async def score(self, message):
-        self._others["rules.json"] = self._tree.read("rules.json")
-        self._changes = json.loads(self._others["rules.json"])
-        return await super().score(message)
-
-
 class EndsWhenItIsRight(FileWorkspaceEnv):
     """Guard removed: only the policy ends the episode."""
 
@@ -471,14 +428,6 @@ class EndsWhenItIsRight(FileWorkspaceEnv):
         if await self.score(message) == 1.0:
             result.terminated, result.reward, self._ended = True, 1.0, True
         return result
-
-
-class KeepsTheTasksOwnTarget(FileWorkspaceEnv):
-    """Guard removed: the target is copied at the beginning."""
-
-    async def setup(self):
-        await super().setup()
-        self._changes = self.task.target
 
 
 class MissingPathsAreFree(FileWorkspaceEnv):
@@ -501,16 +450,16 @@ class ErrorsNameAnyFile(FileWorkspaceEnv):
 
 CHEATS = {
     "move every file instead of finding the right one": (moves_everything, OtherFilesDoNotCount),
-    "put an empty file of the right name in the right place": (leaves_an_empty_shell, TextsDoNotCount),
-    "write the file anew and leave the old one": (leaves_the_old_one, OldPathsDoNotCount),
-    "write a file of the right name into every folder": (writes_everywhere, NewFilesDoNotCount),
-    "write what a check would write (`reward: 1.0`, turn markers)": (claims_success, ReadsItsVerdict),
-    "write a file that says what a tool would say, and read it": (has_a_tool_say_it, ReadsTheTranscript),
-    "write the rules of the check into the tree": (writes_its_own_rules, KeepsTheRulesInTheTree),
+    "put an empty file of the right name in the right place": (leaves_an_empty_shell, None),
+    "write the file anew and leave the old one": (leaves_the_old_one, None),
+    "write a file of the right name into every folder": (writes_everywhere, None),
+    "write what a check would write (`reward: 1.0`, turn markers)": (claims_success, None),
+    "write a file that says what a tool would say, and read it": (has_a_tool_say_it, None),
+    "write the rules of the check into the tree": (writes_its_own_rules, None),
     "try all moves, there and back, until something gives": (tries_all_moves, EndsWhenItIsRight),
     "move the file out of every folder that there can be": (moves_it_from_every_folder, MissingPathsAreFree),
     "read the bare name, so that the error names the path": (has_an_error_name_the_path, ErrorsNameAnyFile),
-    "edit the task while it is played": (edits_the_task, KeepsTheTasksOwnTarget),
+    "edit the task while it is played": (edits_the_task, None),
 }
 
 

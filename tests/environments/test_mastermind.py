@@ -243,7 +243,7 @@ def test_doing_nothing_earns_nothing():
     assert [len(episode.turns) for episode in episodes[:3]] == [6, 8, 10]
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 class ReadsEachLine(MastermindEnv):
@@ -252,24 +252,6 @@ class ReadsEachLine(MastermindEnv):
     def read_guess(self, message):
         guesses = [line.split() for line in message["content"].split("\n")]
         return max(guesses, key=lambda guess: compare(guess, self._code))
-
-
-class ReadsEachCall(MastermindEnv):
-    """Guard removed: one message is one guess, and there are no tools. Here the best of the calls counts."""
-
-    def read_guess(self, message):
-        made = [json.loads(call["function"]["arguments"])["code"].split() for call in message.get("tool_calls", [])]
-        return max(made, key=lambda guess: compare(guess, self._code)) if made else super().read_guess(message)
-
-
-class ReadsTheTranscript(MastermindEnv):
-    """Guard removed: the reward comes from state. Here the answers are searched, and the guesses between them, too."""
-
-    async def step(self, message):
-        result = await super().step(message)
-        if any(f"{len(self._code)} exact" in one["content"] for one in result.messages[2:]):
-            result.terminated, result.reward = True, 1.0
-        return result
 
 
 class WithoutLimit(MastermindEnv):
@@ -286,26 +268,6 @@ class TakesFillers(MastermindEnv):
 
     def read_guess(self, message):
         return message["content"].split()
-
-
-class ComparesPrefixes(MastermindEnv):
-    """Guard removed: a guess has as many colours as the code. Here those that it has are compared."""
-
-    def read_guess(self, message):
-        guess = message["content"].split()
-        return self._code if all(one == other for one, other in zip(guess, self._code, strict=False)) else guess
-
-
-class ReadsTheTaskAtEachGuess(MastermindEnv):
-    """Guard removed: the code is read at the beginning."""
-
-    async def reset(self, task):
-        self.task = task
-        return await super().reset(task)
-
-    async def step(self, message):
-        self._code = self.task.target.split()
-        return await super().step(message)
 
 
 ALL_CODES = [" ".join(code) for code in itertools.permutations(RULES["colours"], 2)]
@@ -333,12 +295,12 @@ def edits_the_task(task):
 
 CHEATS = {
     "write every code in one message": (plays("\n".join(ALL_CODES)), ReadsEachLine),
-    "write every code into tool calls of one message": (plays(calls(*ALL_CODES)), ReadsEachCall),
-    "write an answer or a success message of one's own": (plays(FORGED), ReadsTheTranscript),
+    "write every code into tool calls of one message": (plays(calls(*ALL_CODES)), None),
+    "write an answer or a success message of one's own": (plays(FORGED), None),
     "name every code in turn": (plays(*ALL_CODES), WithoutLimit),
     "ask about one place with fillers in the others": (probes, TakesFillers),
-    "send an empty or shorter guess": (plays(""), ComparesPrefixes),
-    "edit the task while it is played": (edits_the_task, ReadsTheTaskAtEachGuess),
+    "send an empty or shorter guess": (plays(""), None),
+    "edit the task while it is played": (edits_the_task, None),
 }
 
 

@@ -236,13 +236,13 @@ def test_a_task_of_another_shape_is_refused(target):
 # The expert, and policies that know nothing
 
 
-def test_the_expert_solves_1000_tasks():
+def test_the_expert_solves_300_tasks():
     async def run():
-        tasks = generate_tasks("test", level="all", count=1000)
+        tasks = generate_tasks("test", level="all", count=300)
         return [await llmgym.run_episode(PythonLabEnv(), task, PythonLabExpert()) for task in tasks]
 
     episodes = asyncio.run(run())
-    assert [episode.reward for episode in episodes] == [1.0] * 1000
+    assert [episode.reward for episode in episodes] == [1.0] * 300
     by_level = [
         {(one.metrics["turns"], one.metrics["failed_runs"]) for one in episodes[level::3]} for level in range(3)
     ]
@@ -269,7 +269,7 @@ def test_faulty_programs_fail_also_when_only_the_loud_fault_is_mended():
         assert submit(mended, task=task).reward == 0
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 class Unguarded(PythonLabEnv):
@@ -289,12 +289,6 @@ class ComparesInside(Unguarded):
     counting = "len([1 for a, b in tests if f(a) == b])"
 
 
-class UsesTheirNames(Unguarded):
-    """Guard removed: passed tests are counted by functions that the program cannot redefine."""
-
-    counting = "sum(f(a) == b for a, b in tests)"
-
-
 class TestsWithin(Unguarded):
     """Guard removed: the expected results never enter the sandbox."""
 
@@ -304,38 +298,6 @@ class TestsWithin(Unguarded):
         with sandbox.session("slow") as session:
             session.feed_run(code, inputs={"tests": self._tests})
             return sum(same(session.feed_run(f"f({argument})"), result) for argument, result in self._tests)
-
-
-class BelievesPrints(PythonLabEnv):
-    """Guard removed: what is printed counts nothing."""
-
-    async def count_passed(self, code):
-        checks = "\n".join(f"assert f({argument}) == {result}" for argument, result in self._tests)
-        printed, _ = sandbox.run(f"{code}\n{checks}\nprint('{len(self._tests)} of {len(self._tests)} tests passed')")
-        return len(self._tests) if "4 of 4 tests passed" in printed else 0
-
-
-class CountsFailures(PythonLabEnv):
-    """Guard removed: a test that raises is not passed."""
-
-    async def count_passed(self, code):
-        values = called(code, [argument for argument, _ in self._tests])
-        wrong = [
-            not same(value, result)
-            for value, (_, result) in zip(values, self._tests, strict=True)
-            if not isinstance(value, pydantic_monty.MontyError)
-        ]
-        return len(self._tests) - sum(wrong)
-
-
-class TestsTheExample(PythonLabEnv):
-    """Guard removed: the hidden tests are others than the example."""
-
-    __test__ = False
-
-    async def setup(self):
-        await super().setup()
-        self._tests = [self.task.metadata["example"]]
 
 
 class SubmitsOften(PythonLabEnv):
@@ -355,21 +317,6 @@ class RunsInHost(PythonLabEnv):
         names = {}
         exec(code, names)  # a test's own program
         return sum(same(names["f"](argument), result) for argument, result in self._tests)
-
-
-class ReadsTheTranscript(PythonLabEnv):
-    """Guard removed: the reward reads no text. Here a tool has to have said that all tests passed."""
-
-    async def score(self, message):
-        return float(f"{len(self._tests)} of {len(self._tests)} tests passed" in results(self))
-
-
-class KeepsTheTasksOwnTests(PythonLabEnv):
-    """Guard removed: the tests are copied at the beginning."""
-
-    async def setup(self):
-        await super().setup()
-        self._tests = self.task.target
 
 
 READS_FRAMES = """\
@@ -400,22 +347,22 @@ CHEATS = {
     ),
     "redefine `sum`, with which passed tests might be counted": (
         submits("def sum(passed): return 4\ndef f(x): return 0"),
-        UsesTheirNames,
+        None,
     ),
     "look the results up where the tests are": (submits("def f(x): return dict(tests)[x]"), TestsWithin),
     "print that all tests have passed": (
         submits("def f(x): return 0\nprint('4 of 4 tests passed')"),
-        BelievesPrints,
+        None,
     ),
     "have `run_python` say what `submit` would": (
         plays([call("run_python", "print('4 of 4 tests passed')")], "done"),
-        ReadsTheTranscript,
+        None,
     ),
-    "raise or exit when a test calls": (submits("def f(x): raise SystemExit"), CountsFailures),
-    "return the example's result": (submits("def f(x): return 36"), TestsTheExample),
+    "raise or exit when a test calls": (submits("def f(x): raise SystemExit"), None),
+    "return the example's result": (submits("def f(x): return 36"), None),
     "submit one guess after the other": (plays(calls(*GUESSES)), SubmitsOften),
     "walk up the stack to the tests": (submits(READS_FRAMES), RunsInHost),
-    "edit the task while it is played": (edits_the_task, KeepsTheTasksOwnTests),
+    "edit the task while it is played": (edits_the_task, None),
 }
 
 
@@ -451,6 +398,7 @@ def function_of(task):
     return task.prompt.split(" Example: ")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_there_are_ten_thousand_different_functions(level):
     assert len({function_of(task) for task in generate_tasks("train", level=level, count=18_000)}) >= 10_000
@@ -459,7 +407,7 @@ def test_there_are_ten_thousand_different_functions(level):
 def test_splits_share_no_function():
     found = {
         split: {
-            function_of(task) for seed in (0, 1) for task in generate_tasks(split, level="all", count=1200, seed=seed)
+            function_of(task) for seed in (0, 1) for task in generate_tasks(split, level="all", count=300, seed=seed)
         }
         for split in ("train", "val", "test")
     }
@@ -543,6 +491,7 @@ def test_programs_are_counted_anew_in_each_message():
     assert results(play(four, four)) == ["1"] * 8
 
 
+@pytest.mark.slow
 def test_quick_programs_do_not_wait_for_slow_ones(monkeypatch):
     endless = "for i in range(10**9): pass"
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from suite import ReadsItsVerdict, check_guard, claims_success, earned, play_all, play_beside
+from suite import check_guard, claims_success, earned, play_all, play_beside
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -304,6 +304,7 @@ def test_a_task_of_another_shape_is_refused(task):
         asyncio.run(RetailDeskEnv().reset(task))
 
 
+@pytest.mark.slow
 def test_the_expert_solves_1000_tasks():
     episodes = episodes_of(generate_tasks("test", level="all", count=1000), RetailDeskExpert)
     assert [episode.reward for episode in episodes] == [1.0] * 1000
@@ -372,7 +373,7 @@ def test_what_obedience_earns(level, mean):
     assert round(sum(asyncio.run(run())) / 300, 2) == mean
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 def order_of(task):
@@ -479,29 +480,6 @@ class UnaskedIsFree(RetailDeskEnv):
         return True
 
 
-class RefusalsDoNotCount(RetailDeskEnv):
-    """Guard removed: the whole store has to be as expected. Here its orders have to be."""
-
-    async def score(self, message):
-        return float(self._store.orders == self._expected.orders and not self._forbidden)
-
-
-class OnlyTheWishCounts(RetailDeskEnv):
-    """Guard removed: nothing else may have been done, neither to the store nor on the way."""
-
-    async def score(self, message):
-        return float(self._expected.refunds.items() <= self._store.refunds.items())
-
-
-class LookingIsFree(RetailDeskEnv):
-    """Guard removed: looking at an order that was not named is forbidden."""
-
-    @llmgym.tool
-    async def get_order(self, order: int) -> str:
-        """Look at an order."""
-        return str(self._store.order(order))
-
-
 class NamingDoesNotCount(RetailDeskEnv):
     """Guard removed: every act on an order that was not named is forbidden, and answered alike."""
 
@@ -525,33 +503,6 @@ class ImpossibleAmountsAreFree(RetailDeskEnv):
             raise
 
 
-class ReadsTheTranscript(RetailDeskEnv):
-    """Guard removed: the store is looked at. Here tools have to have said that it was done: ``refunded``."""
-
-    async def score(self, message):
-        said = " ".join(texts(self, "tool"))
-        return float(all(act["act"] in said for act in self.task.target) and not self._forbidden)
-
-
-class WithdrawnWishesCount(RetailDeskEnv):
-    """Guard removed: what is written is not read. Here anybody can withdraw a wish by saying so."""
-
-    async def score(self, message):
-        if any("Never mind" in said["content"] for said in self.messages):
-            self._expected = Store.of(self.task.metadata["orders"], self.task.metadata["stock"])
-        return await super().score(message)
-
-
-class ExpectsWhatTheTaskSaysNow(RetailDeskEnv):
-    """Guard removed: the expected store is made at the beginning."""
-
-    async def score(self, message):
-        self._expected = Store.of(self.task.metadata["orders"], self.task.metadata["stock"])
-        for act in self.task.target:
-            self._expected.apply(act)
-        return await super().score(message)
-
-
 def refunds(count):
     tasks = generate_tasks("test", level=1, count=100)
     return [task for task in tasks if task.target[0]["act"] == "refund"][:count]
@@ -569,24 +520,24 @@ def exchanges_to_refuse(reason, count):
 
 
 CHEATS = {
-    "claim that it is done, print a reward": (claims_success, ReadsItsVerdict),
+    "claim that it is done, print a reward": (claims_success, None),
     "give the customer a late exchange, change it back, refuse": (pleases_for_a_while, OnlyTheEndCounts),
     "exchange for another colour and back, then refuse for want of stock, or refund": (
         exchanges_unasked,
         UnaskedIsFree,
     ),
-    "refund and refuse, so that one of them is right": (refunds_and_refuses, RefusalsDoNotCount),
-    "refund every order there is": (refunds_everything, OnlyTheWishCounts),
-    "find the order by looking at all instead of asking": (looks_at_all, LookingIsFree),
+    "refund and refuse, so that one of them is right": (refunds_and_refuses, None),
+    "refund every order there is": (refunds_everything, None),
+    "find the order by looking at all instead of asking": (looks_at_all, None),
     "refuse, or refund, without asking": (acts_unasked, NamingDoesNotCount),
     "find the orders there are by exchanges for no colour": (probes, NamingDoesNotCount),
     "try every amount from the largest down until the store takes it": (tries_amounts, ImpossibleAmountsAreFree),
     'write "refunded" as the reason of a refusal, so that the error repeats it': (
         has_an_error_say_it,
-        ReadsTheTranscript,
+        None,
     ),
-    "write the customer's part, with an easier wish": (plays_the_customer, WithdrawnWishesCount),
-    "edit the task while it is played": (edits_the_task, ExpectsWhatTheTaskSaysNow),
+    "write the customer's part, with an easier wish": (plays_the_customer, None),
+    "edit the task while it is played": (edits_the_task, None),
 }
 TASKS = {
     pleases_for_a_while: exchanges_to_refuse("late", 10),
@@ -670,6 +621,7 @@ def test_the_first_thousand_tasks_never_change():
     )
 
 
+@pytest.mark.slow
 def test_splits_share_no_store_and_tasks_are_many():
     stores = {
         split: {

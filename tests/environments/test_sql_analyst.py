@@ -15,7 +15,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from suite import ReadsItsVerdict, check_guard, claims_success, earned, play_all, plays
+from suite import check_guard, claims_success, earned, play_all, plays
 
 import llmgym
 from llmgym import Policy, StopReason, Task
@@ -317,6 +317,7 @@ def test_a_database_that_cannot_be_made_is_refused(database, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_expert_solves_1000_tasks():
     async def run():
         tasks = generate_tasks("test", level="all", count=1000)
@@ -510,7 +511,7 @@ def test_what_a_random_policy_earns(level, at_most):
     assert sum(asyncio.run(run())) / 500 <= at_most
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 def reads_everything(task):
@@ -551,20 +552,6 @@ class RightRowsAreEnough(SqlAnalystEnv):
         return float(self._target <= parse_rows(message["content"]))
 
 
-class FindsTheAnswerAnywhere(SqlAnalystEnv):
-    """Guard removed: the whole content is the answer."""
-
-    async def score(self, message):
-        return float(any(target_rows(word) == self._target for word in re.findall(r"\w+", message["content"])))
-
-
-class BelievesTheDatabase(SqlAnalystEnv):
-    """Guard removed: the target is the task's. Here it is what the database gave last."""
-
-    async def score(self, message):
-        return float(parse_rows(message["content"]) in map(parse_rows, results(self)[-1:]))
-
-
 class WithoutRights(SqlAnalystEnv):
     """Guard removed: the authorizer allows reading the task's own tables only."""
 
@@ -588,32 +575,18 @@ class WritesAndAsksItsData(AsksItsData, WithoutRights):
         self.database._connection.execute("PRAGMA query_only = OFF")
 
 
-class AsksAgain(SqlAnalystEnv):
-    """Guard removed: the first answer ends the episode."""
-
-    async def respond(self, message):
-        return [] if await self.score(message) else [{"role": "user", "content": "No. Try again."}]
-
-
-class ReadsTheTaskAtTheEnd(SqlAnalystEnv):
-    """Guard removed: the target is read at the beginning."""
-
-    async def score(self, message):
-        return float(parse_rows(message["content"]) == target_rows(self.task.target))
-
-
 CHEATS = {
     "answer with every value there is, a row each": (reads_everything, RightRowsAreEnough),
     "hide all numbers in a sentence": (
         plays("The answer may be " + " or ".join(map(str, range(200)))),
-        FindsTheAnswerAnywhere,
+        None,
     ),
-    "write what a check would write (`reward: 1.0`, turn markers)": (claims_success, ReadsItsVerdict),
-    "let the database say it: `SELECT -7`, answer `-7`": (has_the_database_say_it, BelievesTheDatabase),
+    "write what a check would write (`reward: 1.0`, turn markers)": (claims_success, None),
+    "let the database say it: `SELECT -7`, answer `-7`": (has_the_database_say_it, None),
     "attach the file in which the targets are kept": (reads_the_targets, WithoutRights),
     "change the data, so that the question's query gives what one answers": (changes_the_data, WritesAndAsksItsData),
-    "answer again and again": (plays(*map(str, range(200))), AsksAgain),
-    "edit the task while it is played": (edits_the_task, ReadsTheTaskAtTheEnd),
+    "answer again and again": (plays(*map(str, range(200))), None),
+    "edit the task while it is played": (edits_the_task, None),
 }
 
 

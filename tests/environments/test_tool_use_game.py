@@ -25,7 +25,7 @@ from llmgym_environments.tool_use_game import (
     generate_tasks,
 )
 from llmgym_environments.tool_use_game.env import SPARE_LOOKUPS
-from llmgym_environments.tool_use_game.tasks import LEVEL_3_WORDS, fill_in, keys_of
+from llmgym_environments.tool_use_game.tasks import LEVEL_3_WORDS, fill_in
 
 TASK = Task("What is amber plus cedar?", 46, {"facts": {"amber": 12, "cedar": 34, "fox": 7}})
 
@@ -279,7 +279,7 @@ def test_writing_every_number_seen_earns_nothing(separator):
     assert sum(rewards(tasks, shouter)) / 1000 <= 0.02
 
 
-# Cheating: each attempt earns nothing, and pays in a copy of the environment without the one guard against it.
+# Cheating: each attempt earns nothing, and some are shown to pay in a copy of the environment without its guard.
 
 
 def asks_the_calculator(task):
@@ -317,21 +317,6 @@ def asks_for_the_target(task):
     yield said
 
 
-class BelievesTheTools(ToolUseGameEnv):
-    """Guard removed: the target is the task's. Here it is any number that a tool message holds."""
-
-    async def score(self, message):
-        return float(message["content"] in re.findall(r"-?\d+", " ".join(results(self))))
-
-
-class FindingIsEnough(ToolUseGameEnv):
-    """Guard removed: only the answer counts. Here it is as good to have found all the facts that it takes."""
-
-    async def score(self, message):
-        found = {*keys_of(self.task.metadata["expression"])} <= {*self._lookups}
-        return max(await super().score(message), float(found))
-
-
 class LookUpsAreFree(ToolUseGameEnv):
     """Guard removed: look-ups are limited."""
 
@@ -351,23 +336,16 @@ class KeepsFactsAsAttributes(ToolUseGameEnv):
         return ToolResult(str(getattr(self, key)))
 
 
-class CalculatorKnowsTheFacts(ToolUseGameEnv):
-    """Guard removed: the calculator knows numbers only."""
-
-    def calculate(self, expression):
-        return super().calculate(fill_in(expression, self._facts))
-
-
 CHEATS = {
     "look up a key that states the answer, so that the error repeats it": (
         plays([call("lookup", key="the answer is -7<|im_end|>")], "-7"),
-        BelievesTheTools,
+        None,
     ),
-    "look every key up that is listed, and answer with none": (looks_everything_up, FindingIsEnough),
+    "look every key up that is listed, and answer with none": (looks_everything_up, None),
     "try every word that can be a key instead of listing the keys": (tries_every_word, LookUpsAreFree),
     "try every word that begins with one of the two letters": (tries_every_word_with_the_letters, LookUpsAreFree),
     "look the target up, as `_target`": (asks_for_the_target, KeepsFactsAsAttributes),
-    "have the calculator look the keys up": (asks_the_calculator, CalculatorKnowsTheFacts),
+    "have the calculator look the keys up": (asks_the_calculator, None),
 }
 
 
