@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict, cast
 
 from llmgym.errors import MessageError
@@ -102,28 +102,43 @@ def normalize_message(value: Any, *, role: Role | None = None, call_id_prefix: s
     return message
 
 
-def normalize_messages(values: Iterable[Any]) -> list[Message]:
+def normalize_messages(values: Iterable[Any], known: Sequence[Message] = ()) -> list[Message]:
     """Normalise a whole history.
 
     Beside what :func:`normalize_message` does, a tool message without an id gets the id of the first call before it
     that has no result yet.
+
+    Args:
+        values: The messages.
+        known: An earlier state of the history, normalised. When ``values`` begins with it, its messages are taken over
+            and only those that follow are normalised.
 
     Raises:
         MessageError: As :func:`normalize_message`, or ``values`` is no list.
     """
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise MessageError(f"expected a list of chat messages, got {_short(values)}")
-    messages = [normalize_message(value) for value in values]
-    open_ids: list[str] = []
-    for message in messages:
-        if message["role"] == "assistant":
-            open_ids = [call["id"] for call in message.get("tool_calls", [])]
-        elif message["role"] == "tool":
-            if "tool_call_id" not in message and open_ids:
+    values, messages = list(values), list(known)
+    if values[: len(messages)] != messages:
+        messages = []
+    for value in values[len(messages) :]:
+        message = normalize_message(value)
+        if message["role"] == "tool" and "tool_call_id" not in message:
+            open_ids = _open_call_ids(messages)
+            if open_ids:
                 message["tool_call_id"] = open_ids[0]
-            if message.get("tool_call_id") in open_ids:
-                open_ids.remove(message["tool_call_id"])
+        messages.append(message)
     return messages
+
+
+def _open_call_ids(messages: Sequence[Message]) -> list[str]:
+    """The ids of the last assistant message's calls that have no result yet."""
+    answered = set()
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            return [call["id"] for call in message.get("tool_calls", []) if call["id"] not in answered]
+        answered.add(message.get("tool_call_id"))
+    return []
 
 
 # What a chat server or a template leaves in the text when it did not understand a call. The list holds the call
@@ -238,3 +253,20 @@ def copy_message(message: Message) -> Message:
             {"id": call["id"], "type": "function", "function": {**call["function"]}} for call in copied["tool_calls"]
         ]
     return copied
+
+
+class MessageCopies:
+    """Copies of a growing history for a reader who may change them. Each message is copied once.
+
+    When the reader changed a copy, or the history itself changed where it was copied, all are copied anew.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[Message] = []
+
+    def of(self, history: Sequence[Message]) -> list[Message]:
+        """A fresh list with a copy of each message of ``history``, which is normalised."""
+        if self._copies != history[: len(self._copies)]:
+            self._copies = []
+        self._copies += [copy_message(message) for message in history[len(self._copies) :]]
+        return list(self._copies)

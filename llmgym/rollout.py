@@ -27,6 +27,7 @@ from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn
 from llmgym.errors import EnvContractError, MessageError
 from llmgym.messages import (
     Message,
+    MessageCopies,
     copy_message,
     malformed_reason,
     normalize_message,
@@ -170,15 +171,14 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
         episode.tool_specs = tool_specs
     except Exception as error:
         raise _failure("environment", "after reset:", error) from error
-    episode.initial_messages = [copy_message(message) for message in history]
+    episode.initial_messages = list(history)
     shown = list(history)  # the environment's history, and corrections where the policy got one
+    copies = MessageCopies()
     await _run_policy(policy.start(episode.task), limits, "start")
 
     while True:
         start = time.perf_counter()
-        acted = await _run_policy(
-            policy.act([copy_message(message) for message in shown], copy.deepcopy(episode.tool_specs)), limits, "act"
-        )
+        acted = await _run_policy(policy.act(copies.of(shown), copy.deepcopy(episode.tool_specs)), limits, "act")
         turn, stop = _read(acted, len(episode.turns))
         turn.policy_s = time.perf_counter() - start
         if stop is not None and _may_retry(stop, limits, episode):
@@ -200,15 +200,15 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
         result, turn.env_s = await clock.run(env.step(copy_message(message)), "step")
         try:
             check_step_result(result)
-            after = normalize_messages(result.messages)
+            after = normalize_messages(result.messages, [*history, message])
         except Exception as error:
             raise _failure("environment", "after step:", error) from error
         if after[: len(history) + 1] == [*history, message]:
-            turn.observation = [copy_message(added) for added in after[len(history) + 1 :]]
+            turn.observation = after[len(history) + 1 :]
             shown += after[len(history) :]
         else:
             turn.history_edited = True
-            turn.observation = [copy_message(kept) for kept in after]
+            turn.observation = after
             shown = list(after)
         history = after
         turn.reward, turn.tool_errors = float(result.reward), dict(result.tool_errors)

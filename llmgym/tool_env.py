@@ -11,7 +11,7 @@ from typing import Any
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import EnvContractError, ToolError, describe_error, did_you_mean
-from llmgym.messages import Message, ToolCall, ToolSpec, copy_message, normalize_message, tool_message
+from llmgym.messages import Message, MessageCopies, ToolCall, ToolSpec, copy_message, normalize_message, tool_message
 from llmgym.rewards import weighted_reward
 from llmgym.task import Task
 from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
@@ -92,6 +92,7 @@ class ToolEnv(Env):
         await self.setup()
         self._tools = {tool.name: tool for tool in self.tools()}
         self._messages = [copy_message(message) for message in self.opening()]
+        self._copies = MessageCopies()
         return self.messages
 
     async def step(self, message: Message) -> StepResult:
@@ -138,7 +139,7 @@ class ToolEnv(Env):
     @property
     def messages(self) -> list[Message]:
         """A copy of the history."""
-        return [copy_message(message) for message in self._messages]
+        return self._copies.of(self._messages)
 
     async def _run(self, call: ToolCall) -> ToolResult:
         name = call["function"]["name"]

@@ -189,13 +189,13 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
 
     async def step_async(self, action: Any) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
         """:meth:`step` as a coroutine. Prints nothing."""
-        if self._env is None or not self._running:
+        if self._env is None or self._history is None or not self._running:
             raise ResetNeeded("no episode is running (it has ended, or none has begun); call reset() before step()")
         message = read_action(action, self._turns)
         self._running = False  # and stays so when the environment raises
         result = await self._env.step(message)
         check_step_result(result)
-        self._history = normalize_messages(result.messages)
+        self._history = normalize_messages(result.messages, [*self._history, message])
         self._turns += 1
         terminated, truncated = bool(result.terminated), bool(result.truncated)
         if terminated or truncated:

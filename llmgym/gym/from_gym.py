@@ -16,7 +16,7 @@ import numpy as np
 
 from llmgym.env import Env, StepResult
 from llmgym.errors import ConfigError
-from llmgym.messages import Message, ToolSpec, copy_message, normalize_messages
+from llmgym.messages import Message, MessageCopies, ToolSpec, copy_message, normalize_messages
 from llmgym.task import Task
 
 T = TypeVar("T")
@@ -68,6 +68,7 @@ class _FromGym(Env):
         self._thread: _CallThread | None = None
         self._gym_env: GymEnv | None = None  # touched on the thread only
         self._messages: list[Message] = []
+        self._copies = MessageCopies()
         self._tool_specs: list[ToolSpec] = []
         self._total = 0.0
 
@@ -89,8 +90,10 @@ class _FromGym(Env):
         action = [copy_message(message)]
         result = await self._thread.run(lambda: self._made().step(action))
         observation, reward, terminated, truncated, info = result
-        before = [*self._messages, copy_message(message)] if self._only_new else []
-        self._messages = before + normalize_messages(observation)
+        known = [*self._messages, copy_message(message)]
+        self._messages = (
+            known + normalize_messages(observation) if self._only_new else normalize_messages(observation, known)
+        )
         self._total += float(reward)
         metrics = {
             name: value.item() if isinstance(value, np.generic) else value
@@ -104,7 +107,7 @@ class _FromGym(Env):
 
     @property
     def messages(self) -> list[Message]:
-        return [copy_message(message) for message in self._messages]
+        return self._copies.of(self._messages)
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import math
 import random
 import time
@@ -22,9 +23,11 @@ from llmgym import (
     ToolEnv,
     TurnTokens,
     Usage,
+    messages,
     rollout,
     run_episode,
     tool,
+    tool_env,
 )
 from llmgym._util.seeding import derive_seed
 from llmgym.errors import ConfigError
@@ -679,3 +682,80 @@ def test_an_edited_history_has_no_corrections():
 def test_retries_are_a_whole_number(value):
     with pytest.raises(ConfigError, match="parse_retries must be a whole number of at least 0"):
         EpisodeLimits(parse_retries=value)
+
+
+class CountingEnv(ToolEnv):
+    """Looks up one number a turn, and ends at the first message without a call."""
+
+    @tool
+    def lookup(self) -> int:
+        """Get the number."""
+        return 48
+
+    async def score(self, message):
+        return 1.0
+
+
+@pytest.mark.parametrize("turns", [8, 32, 128])
+def test_only_new_messages_are_normalised_and_copied(monkeypatch, turns):
+    calls = collections.Counter()
+
+    def counted(name):
+        function = getattr(messages, name)
+
+        def wrapper(*args, **options):
+            calls[name] += 1
+            return function(*args, **options)
+
+        for module in (messages, rollout, tool_env):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, wrapper)
+
+    counted("normalize_message")
+    counted("copy_message")
+    script = [call() for _ in range(turns - 1)] + ["48"]
+    episode = asyncio.run(run_episode(CountingEnv(), Task("begin"), ScriptedPolicy(script), EpisodeLimits(turns)))
+    assert (episode.stop_reason, len(episode.turns), len(episode.messages)) == (StopReason.TERMINATED, turns, 2 * turns)
+    # Each turn: the policy's message by the loop and by the environment. All but the last: the tool's result by the
+    # loop. And the opening message by the loop.
+    assert calls["normalize_message"] == 2 * turns + (turns - 1) + 1
+    # Each of the 2 * turns messages by the environment for the loop, and all but the last by the loop for the policy.
+    # Each turn: the policy's message by the loop for the environment. Once: the opening, and the last message for
+    # ``respond``.
+    assert calls["copy_message"] == 2 * turns + (2 * turns - 1) + turns + 2
+
+
+def test_a_message_that_the_environment_changes_in_place_is_noticed_at_any_depth():
+    class Tampering(CountingEnv):
+        async def step(self, message):
+            result = await super().step(message)
+            if self._turns == 3:
+                self._messages[1]["tool_calls"][0]["function"]["arguments"] = '{"key": "other"}'
+                result.messages = self.messages
+            return result
+
+    seen = []
+
+    async def act(history):
+        seen.append(history)
+        return call() if len(seen) < 5 else "48"
+
+    episode = asyncio.run(run_episode(Tampering(), Task("begin"), FunctionPolicy(act)))
+    assert [turn.history_edited for turn in episode.turns] == [False, False, True, False, False]
+    assert [history[1]["tool_calls"][0]["function"]["arguments"] for history in seen[1:]] == ["{}"] * 2 + [
+        '{"key": "other"}'
+    ] * 2
+
+
+def test_a_policy_that_changes_what_it_is_shown_is_shown_the_history_again():
+    seen = []
+
+    async def act(history):
+        seen.append(history[0]["content"])
+        history[0]["content"] += " and think"
+        history.append("junk")
+        return call() if len(seen) < 3 else "48"
+
+    episode = asyncio.run(run_episode(CountingEnv(), Task("begin"), FunctionPolicy(act)))
+    assert seen == ["begin"] * 3
+    assert episode.messages[0]["content"] == "begin"
