@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from llmgym.errors import ToolError
@@ -83,7 +84,7 @@ def _tokens(expression: str) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent over the tokens: sum, product, signed, power, atom."""
+    """Recursive descent over the tokens: binary operators by precedence, signs, power, atom."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
@@ -91,31 +92,17 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Fraction:
-        value = self._sum()
+        value = self._binary()
         if self._next < len(self._tokens):
             raise self._unexpected()
         return value
 
-    def _sum(self) -> Fraction:
-        value = self._product()
-        while operator := self._take("+", "-"):
-            right = self._product()
-            value = _bounded(value + right if operator == "+" else value - right)
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._signed()
-        while operator := self._take("*", "/", "//", "%"):
-            right = self._signed()
-            if operator == "*":
-                value = value * right
-            elif operator == "/":
-                value = value / right
-            elif operator == "//":
-                value = Fraction(value // right)
-            else:
-                value = value % right
-            value = _bounded(value)
+    def _binary(self, precedence: int = 0) -> Fraction:
+        if precedence == len(_BINARY):
+            return self._signed()
+        value, operators = self._binary(precedence + 1), _BINARY[precedence]
+        while symbol := self._take(*operators):
+            value = _bounded(Fraction(operators[symbol](value, self._binary(precedence + 1))))
         return value
 
     def _signed(self) -> Fraction:
@@ -133,7 +120,7 @@ class _Parser:
 
     def _atom(self) -> Fraction:
         if self._take("("):
-            value = self._nested(self._sum)
+            value = self._nested(self._binary)
             if not self._take(")"):
                 raise self._unexpected()
             return value
@@ -162,6 +149,11 @@ class _Parser:
         return ToolError(f"unexpected {self._tokens[self._next][:20]!r} in the expression; {_USAGE}")
 
 
+_BINARY: Sequence[Mapping[str, Callable[[Fraction, Fraction], Fraction | int]]] = (
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod},
+)
+"""The operators between two values, the weakest first; those of one line bind alike, from left to right."""
 _OPERATORS = frozenset(["+", "-", "*", "/", "//", "%", "**", "(", ")"])
 
 

@@ -14,9 +14,8 @@ import llmgym
 from llmgym import EpisodeLimits, Policy, ScriptedPolicy, StopReason, Task
 from llmgym.errors import TaskError
 from llmgym_environments.mastermind import MastermindEnv, MastermindExpert, generate_tasks
-from llmgym_environments.mastermind.code import compare
 from llmgym_environments.mastermind.expert import codes_left
-from llmgym_environments.mastermind.tasks import LEVELS
+from llmgym_environments.mastermind.tasks import LEVELS, compare
 
 RULES = {"colours": ["red", "blue", "pink", "teal"], "places": 2, "guesses": 6, "par": 3, "repeats": False}
 TASK = Task("Colours: red, blue, pink, teal.", "teal pink", RULES)

@@ -6,7 +6,7 @@ from llmgym import Env, Message, StepResult, Task, ToolSpec, normalize_message
 from llmgym.episode import TOOL_ERROR_PREFIX
 from llmgym.errors import TaskError
 from llmgym.messages import copy_message, tool_message
-from llmgym_environments.mastermind.code import compare
+from llmgym_environments.mastermind.tasks import compare
 
 SYSTEM_PROMPT = (
     "Break the code. Each reply is one guess: its colours in order and nothing else. "

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 
 from llmgym import Message, Policy, Task, ToolSpec
-from llmgym_environments.mastermind.code import compare
+from llmgym_environments.mastermind.tasks import compare
 
 Code = tuple[int, ...]
 """A code as positions in the list of colours."""

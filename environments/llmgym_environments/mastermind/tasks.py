@@ -1,13 +1,16 @@
-"""The tasks of Mastermind-v0. A hash of the set of colours decides the split."""
+"""The tasks of Mastermind-v0 and the comparison of codes. A hash of the set of colours decides the split."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from llmgym import Task
 from llmgym_environments.task_generation import TaskGenerator, below, draw, split_of
+
+T = TypeVar("T")
 
 COLOURS = (
     *("amber", "beige", "black", "blue", "bronze", "brown", "coral", "cream", "gold", "green", "grey", "indigo"),
@@ -40,6 +43,17 @@ LEVELS = {
     2: Level(places=3, colours=5, repeats=False, guesses=8, par=4),
     3: Level(places=4, colours=6, repeats=True, guesses=10, par=6),
 }
+
+
+def compare(guess: Sequence[T], code: Sequence[T]) -> tuple[int, int]:
+    """The number of exact places of ``guess``, and of its further colours that stand elsewhere in ``code``.
+
+    A colour counts as often as both hold it: ``red red blue`` against ``red blue red`` has 1 exact and 2 misplaced.
+    Both have the same length.
+    """
+    exact = sum(one == other for one, other in zip(guess, code, strict=True))
+    shared = sum(min(guess.count(colour), code.count(colour)) for colour in set(guess))
+    return exact, shared - exact
 
 
 def _stream(rng: random.Random, split: str, level: int) -> Iterator[Task]:
