@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         return 130
     report.print()
     print(f"folder: {report.folder} (episodes.jsonl, report.json, report.md)", file=sys.stderr)
-    return 0 if report.stopped is None and report.lost < report.episodes else 1
+    return 0 if report.stopped is None and report.failed < report.episodes else 1
 
 
 def _parser() -> CommandParser:

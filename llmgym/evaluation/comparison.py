@@ -16,7 +16,7 @@ class Comparison:
     Attributes:
         first: One report.
         second: The other.
-        tasks: Tasks with an episode that was not lost in both.
+        tasks: Tasks with an episode that did not fail in both.
         difference: Mean over those tasks of the second's mean reward minus the first's; each task counts alike.
         p_value: Probability of a mean difference as large as this one or larger, were the two equally good.
         test: How it was found.

@@ -1,7 +1,8 @@
-"""What the episodes of an evaluation amount to. Knows episodes and formulas; how it is shown is in ``report_tables``."""
+"""What the episodes of an evaluation amount to: a summary of each, and the report of all."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from llmgym.episode import StopReason, Usage
+from llmgym.episode import Episode, StopReason, Usage
 from llmgym.errors import ConfigError
-from llmgym.evaluation.episode_summary import EpisodeSummary, ToolCount
 from llmgym.evaluation.statistics import Estimate, cluster_estimate, has_reward_variance, pass_at_k, pass_hat_k
 
 if TYPE_CHECKING:
@@ -21,8 +21,68 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.json"
 
+_UNKNOWN_TOOL = "(no such tool)"
 _GO_SHARE = 0.1
 _NOTHING = Usage(0, 0)
+
+
+@dataclass
+class ToolCount:
+    """How often a tool was called, and how often the answer was an error."""
+
+    calls: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """What the report needs of one episode; the episode itself, with all its messages, need not be kept."""
+
+    task_id: str
+    episode_index: int
+    reward: float
+    stop_reason: StopReason
+    stop_detail: str
+    turns: int
+    tools: dict[str, ToolCount]
+    tool_errors: Counter[str]
+    usage: Usage
+    turns_without_usage: int
+    policy_s: float
+    env_s: float
+    metrics: dict[str, float]
+    environment_sha256: str | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the episode ended as an ERROR, which says nothing about the policy."""
+        return self.stop_reason is StopReason.ERROR
+
+
+def summarize(episode: Episode) -> EpisodeSummary:
+    """Read one episode."""
+    tools, errors = _tool_counts(episode)
+    usages = [turn.usage for turn in episode.turns]
+    return EpisodeSummary(
+        task_id=episode.task.id,
+        episode_index=episode.episode_index,
+        reward=episode.reward,
+        stop_reason=episode.stop_reason,
+        stop_detail=episode.stop_detail,
+        turns=len(episode.turns),
+        tools=tools,
+        tool_errors=errors,
+        usage=sum((usage for usage in usages if usage is not None), Usage(0, 0)),
+        turns_without_usage=sum(usage is None for usage in usages),
+        policy_s=sum(turn.policy_s for turn in episode.turns),
+        env_s=episode.env_s,
+        metrics={
+            name: float(value)
+            for name, value in episode.metrics.items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        },
+        environment_sha256=episode.provenance.get("environment_sha256"),
+    )
 
 
 @dataclass
@@ -32,10 +92,10 @@ class TaskRow:
     Attributes:
         id: The task's id.
         prompt: The first characters of its prompt.
-        rewards: By episode index; None for an episode that was lost.
-        mean_reward: Without lost episodes; None when there is no other.
+        rewards: By episode index; None for an episode that failed.
+        mean_reward: Without failed episodes; None when there is no other.
         successes: Episodes with success.
-        turns: Mean turns, without lost episodes.
+        turns: Mean turns, without failed episodes.
     """
 
     id: str
@@ -48,7 +108,7 @@ class TaskRow:
 
 @dataclass
 class PassRow:
-    """pass@k and pass^k for one k: means over the tasks with ``k`` episodes that were not lost.
+    """pass@k and pass^k for one k: means over the tasks with ``k`` episodes that did not fail.
 
     Attributes:
         k: Episodes drawn from those of a task.
@@ -69,8 +129,8 @@ class Trainable:
 
     Attributes:
         share: Tasks whose episodes do not all score alike, of those with two episodes at least; None without any.
-        tasks: Tasks with two episodes at least, lost ones left out.
-        spread: Those whose episodes differ in reward.
+        tasks: Tasks with at least two episodes that did not fail.
+        varied: Those whose episodes differ in reward.
         all_succeed: Those whose episodes score alike, with success.
         none_succeeds: Those whose episodes score alike, below success.
         advice: One sentence.
@@ -78,7 +138,7 @@ class Trainable:
 
     share: float | None
     tasks: int
-    spread: int
+    varied: int
     all_succeed: int
     none_succeeds: int
     advice: str
@@ -86,7 +146,7 @@ class Trainable:
 
 @dataclass
 class Failure:
-    """A reason for which episodes were lost or not understood, and how many it was."""
+    """A reason why episodes failed or were not understood, and how many of them."""
 
     stop_reason: StopReason
     detail: str
@@ -95,7 +155,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What :func:`llmgym.run_and_report` returns. Means leave lost episodes out unless they say otherwise.
+    """What :func:`llmgym.run_and_report` returns. Means leave failed episodes out unless they say otherwise.
 
     Attributes:
         env_id: The environment.
@@ -105,19 +165,19 @@ class Report:
         stopped: Why it ended before its last episode; None when it is complete.
         planned: Episodes it was to have.
         episodes: Episodes it has.
-        lost: Those that ended with ERROR, and so say nothing about the policy.
+        failed: Those that ended with ERROR, and so say nothing about the policy.
         reward: Mean reward, with a 95 % interval that respects the clustering in tasks.
-        reward_lost_as_0: The same with 0 for each lost episode.
+        reward_failed_as_0: The same with 0 for each failed episode.
         success: Share of episodes with a reward of ``success_reward`` or more.
         success_reward: See there.
         passes: pass@k and pass^k for each k.
         trainable: Tasks that GRPO could learn from.
-        stop_reasons: Episodes by stop reason, lost ones too.
+        stop_reasons: Episodes by stop reason, failed ones too.
         turns: Mean assistant turns.
         tools: Calls and errors by tool.
         tool_errors: Errors that tools reported, by type.
         failures: The most frequent reasons of ERROR, PARSE_FAILURE and TIMEOUT.
-        prompt_tokens: Of everything that was asked, so of lost and of abandoned episodes too: each turn's whole prompt.
+        prompt_tokens: Of everything that was asked, failed and abandoned episodes included: each turn's whole prompt.
         completion_tokens: Of everything that was asked.
         abandoned: Tokens of episodes that were cut short by a lost endpoint, Ctrl-C or a kill, and so have no record.
         turns_without_usage: Turns whose tokens nobody reported.
@@ -136,9 +196,9 @@ class Report:
     stopped: str | None
     planned: int
     episodes: int
-    lost: int
+    failed: int
     reward: Estimate
-    reward_lost_as_0: Estimate
+    reward_failed_as_0: Estimate
     success: Estimate
     success_reward: float
     passes: list[PassRow]
@@ -199,7 +259,10 @@ def load_report(path: str | Path) -> Report:
         raise ConfigError(f"there is no report at {str(path)!r}: give a folder that llmgym eval wrote") from error
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{str(file)!r} is no report of an evaluation: {first['loc']} {first['msg']}") from error
+        raise ConfigError(
+            f"{str(file)!r} is no report of this version ({first['loc']} {first['msg']}); llmgym eval with --resume writes "
+            "it again from the recorded episodes"
+        ) from error
 
 
 def build_report(
@@ -229,8 +292,8 @@ def build_report(
     for summary in sorted(summaries, key=lambda summary: summary.episode_index):
         by_task[summary.task_id].append(summary)
     every = [summary for group in by_task.values() for summary in group]
-    good = [summary for summary in every if not summary.lost]
-    counted = [[summary.reward for summary in group if not summary.lost] for group in by_task.values()]
+    good = [summary for summary in every if not summary.failed]
+    counted = [[summary.reward for summary in group if not summary.failed] for group in by_task.values()]
     success = [[float(reward >= success_reward) for reward in rewards] for rewards in counted]
     usage = sum((summary.usage for summary in every), abandoned)
     report = Report(
@@ -241,10 +304,10 @@ def build_report(
         stopped=stopped,
         planned=planned,
         episodes=len(every),
-        lost=len(every) - len(good),
+        failed=len(every) - len(good),
         reward=cluster_estimate(counted),
-        reward_lost_as_0=cluster_estimate(
-            [[0.0 if summary.lost else summary.reward for summary in group] for group in by_task.values()]
+        reward_failed_as_0=cluster_estimate(
+            [[0.0 if summary.failed else summary.reward for summary in group] for group in by_task.values()]
         ),
         success=_within_0_and_1(cluster_estimate(success)),
         success_reward=success_reward,
@@ -271,6 +334,25 @@ def build_report(
     return report
 
 
+def _tool_counts(episode: Episode) -> tuple[dict[str, ToolCount], Counter[str]]:
+    """Calls and errors by tool, and errors by type. Names that the model made up are one entry."""
+    known = {spec["function"]["name"] for spec in episode.tool_specs}
+    tools: dict[str, ToolCount] = defaultdict(ToolCount)
+    errors: Counter[str] = Counter()
+    for turn in episode.turns:
+        calls = turn.message.get("tool_calls", []) if turn.message is not None else []
+        names = {call["id"]: name if (name := call["function"]["name"]) in known else _UNKNOWN_TOOL for call in calls}
+        for name in names.values():
+            tools[name].calls += 1
+        for message in turn.observation if not turn.history_edited else []:
+            error_type = turn.error_type(message)
+            if error_type is not None:
+                errors[error_type] += 1
+                if (id := message.get("tool_call_id", "")) in names:
+                    tools[names[id]].errors += 1
+    return dict(tools), errors
+
+
 def _passes(counts: Sequence[tuple[int, int]]) -> list[PassRow]:
     """``counts`` holds episodes and successes of each task."""
     rows = []
@@ -285,24 +367,24 @@ def _passes(counts: Sequence[tuple[int, int]]) -> list[PassRow]:
 def _trainable(rewards: Sequence[Sequence[float]], success_reward: float, *, learner: bool) -> Trainable:
     groups = [group for group in rewards if len(group) > 1]
     alike = [group[0] >= success_reward for group in groups if not has_reward_variance(group)]
-    spread, solved, unsolved = len(groups) - len(alike), sum(alike), len(alike) - sum(alike)
+    varied, solved, unsolved = len(groups) - len(alike), sum(alike), len(alike) - sum(alike)
     if not groups:
         advice = "Not known: the trainable share needs two episodes of a task, better eight (--episodes-per-task 8)."
         return Trainable(None, 0, 0, 0, 0, advice)
-    share = spread / len(groups)
+    share = varied / len(groups)
     same = f"in {len(alike)} of {len(groups)} tasks all episodes score alike"
     if not learner:
         advice = "The expert is scripted: run a model to see whether it could learn from these tasks."
     elif share >= _GO_SHARE:
-        advice = f"Go: in {spread} of {len(groups)} tasks the episodes differ in reward, and GRPO learns from those."
+        advice = f"Go: in {varied} of {len(groups)} tasks the episodes differ in reward, and GRPO learns from those."
     elif solved >= unsolved:
         advice = f"Too easy: {same}, {solved} of them always with success; harder tasks would teach more."
     else:
         advice = (
-            f"Too hard: {same}, {unsolved} of them never with success; begin with easier tasks, warm the model up, "
-            "or reward a part of the way."
+            f"Too hard: {same}, {unsolved} of them never with success; begin with easier tasks, fine-tune the model "
+            "first (llmgym sft), or reward partial progress."
         )
-    return Trainable(share, len(groups), spread, solved, unsolved, advice)
+    return Trainable(share, len(groups), varied, solved, unsolved, advice)
 
 
 def _failures(every: Sequence[EpisodeSummary]) -> list[Failure]:
@@ -312,11 +394,11 @@ def _failures(every: Sequence[EpisodeSummary]) -> list[Failure]:
 
 
 def _task_row(id: str, prompt: str, group: Sequence[EpisodeSummary], success_reward: float) -> TaskRow:
-    good = [summary for summary in group if not summary.lost]
+    good = [summary for summary in group if not summary.failed]
     return TaskRow(
         id=id,
         prompt=_shorten(prompt, 80),
-        rewards=[None if summary.lost else summary.reward for summary in group],
+        rewards=[None if summary.failed else summary.reward for summary in group],
         mean_reward=_mean([summary.reward for summary in good]),
         successes=sum(summary.reward >= success_reward for summary in good),
         turns=_mean([summary.turns for summary in good]),
@@ -334,9 +416,9 @@ def _warnings(report: Report, every: Sequence[EpisodeSummary], good: Sequence[Ep
             "from a model it often means that the score looks at the wrong thing, or that the model never gets as far "
             "as being scored: read some episodes before you believe it. Nothing can be learnt from it."
         )
-    if report.lost:
+    if report.failed:
         found.append(
-            f"{report.lost} of {report.episodes} episodes were lost to errors, and if those were the hard ones the "
+            f"{report.failed} of {report.episodes} episodes failed, and if those were the hard ones the "
             "mean without them is too good."
         )
     if report.settings.get("policy", {}).get("temperature") == 0 and report.settings.get("episodes_per_task", 1) > 1:

@@ -20,9 +20,8 @@ from llmgym._util.progress import ProgressBar
 from llmgym.episode import Episode, StopReason, Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.config import EvalConfig
-from llmgym.evaluation.episode_summary import EpisodeSummary, summarize
 from llmgym.evaluation.folder import EvaluationFolder, TokenLedger
-from llmgym.evaluation.report import Report, build_report
+from llmgym.evaluation.report import EpisodeSummary, Report, build_report, summarize
 from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.records import EpisodeWriter
@@ -41,7 +40,8 @@ def _takes_arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], 
     """Give a function the signature of a class, for editors, type checkers and ``help``."""
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
-        function.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+        signature = inspect.signature(make)
+        function.__signature__ = signature.replace(return_annotation=inspect.signature(function).return_annotation)  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -143,11 +143,11 @@ class EvaluationRun:
     def _keep(self, summary: EpisodeSummary, bar: ProgressBar) -> None:
         """Count an episode that is in the record."""
         self._done.append(summary)
-        if not summary.lost:
+        if not summary.failed:
             self._rewards.append(summary.reward)
-        lost = len(self._done) - len(self._rewards)
+        failed = len(self._done) - len(self._rewards)
         mean = f"reward {sum(self._rewards) / len(self._rewards):.3f}" if self._rewards else ""
-        bar.update(len(self._done), f"{mean} {f'{lost} lost' if lost else ''}".strip())
+        bar.update(len(self._done), f"{mean} {f'{failed} failed' if failed else ''}".strip())
         cost = summary.usage.cost(*(self._config.prices or (0.0, 0.0)))
         self._cost += cost
         self._paid += cost > 0
@@ -155,7 +155,7 @@ class EvaluationRun:
 
     def _watch(self, summary: EpisodeSummary) -> None:
         """End an evaluation in which nothing works any more."""
-        self._failed = [*self._failed, summary.task_id] if summary.lost else []
+        self._failed = [*self._failed, summary.task_id] if summary.failed else []
         tasks = len(set(self._failed))
         enough = len(self._failed) >= FAILED_IN_A_ROW and tasks >= min(FAILED_TASKS, len(self._tasks))
         if enough and self._waiting:

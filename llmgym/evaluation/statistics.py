@@ -1,4 +1,4 @@
-"""The formulas of an evaluation: means with intervals, pass@k, pass^k, a paired test. Knows numbers, no episode."""
+"""The formulas of an evaluation: means with intervals, pass@k, pass^k, a paired test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Estimate:
 
     Attributes:
         mean: None without any value.
-        low: Lower end; None where no interval can be given: fewer than two tasks, or no spread between them.
+        low: Lower end; None where no interval can be given: fewer than two tasks, or no variance between them.
         high: Upper end, likewise.
     """
 

@@ -92,7 +92,7 @@ def _overview(report: Report) -> list[tuple[str, str]]:
     rows = [
         ("episodes", f"{report.episodes} of {report.planned}, {len(report.tasks)} tasks"),
         ("mean reward", _estimate(report.reward)),
-        ("mean reward, lost episodes as 0", f"{_estimate(report.reward_lost_as_0)}; {report.lost} lost"),
+        ("mean reward, failed episodes as 0", f"{_estimate(report.reward_failed_as_0)}; {report.failed} failed"),
         (f"success (reward of {report.success_reward:g} or more)", _estimate(report.success)),
         (
             "trainable share",
@@ -165,7 +165,7 @@ def _report_tables(report: Report, shown_tasks: int) -> list[_Table]:
 
 
 def _task_cells(row: TaskRow) -> list[str]:
-    rewards = " ".join("lost" if reward is None else f"{reward:.3g}" for reward in row.rewards)
+    rewards = " ".join("failed" if reward is None else f"{reward:.3g}" for reward in row.rewards)
     return [row.id, _number(row.mean_reward), rewards, _number(row.turns, ".1f"), row.prompt]
 
 
@@ -202,7 +202,7 @@ def _stop_share(report: Report, reason: StopReason) -> str:
 
 
 def _per_episode(report: Report, count: int) -> str:
-    good = report.episodes - report.lost
+    good = report.episodes - report.failed
     return _number(count / good if good else None, ".2f")
 
 

@@ -162,7 +162,7 @@ def test_limits_end_episodes_as_in_training():
 
 def test_a_failing_environment_is_counted_and_the_run_goes_on():
     report = evaluate(lambda: ScriptedPolicy(["break"]))
-    assert (report.lost, report.reward.mean, report.reward_lost_as_0.mean) == (6, None, 0.0)
+    assert (report.failed, report.reward.mean, report.reward_failed_as_0.mean) == (6, None, 0.0)
     assert "the disk is on fire" in report.failures[0].detail
 
     def make(task):
@@ -171,7 +171,7 @@ def test_a_failing_environment_is_counted_and_the_run_goes_on():
         return AddingEnv()
 
     report = evaluate(env=make, out="run2")
-    assert (report.lost, report.reward.mean, report.reward_lost_as_0.mean) == (2, 0.5, pytest.approx(1 / 3))
+    assert (report.failed, report.reward.mean, report.reward_failed_as_0.mean) == (2, 0.5, pytest.approx(1 / 3))
     assert "making the environment raised OSError: no room" in report.failures[0].detail
 
 
@@ -193,7 +193,7 @@ def test_tools_that_no_record_can_hold_fail_their_episode_alone():
             return [{"type": "function", "function": {"name": "odd", "parameters": {"enum": {1, 2}}}}]
 
     report = evaluate(env=lambda task: Odd() if task.id == "sum-0" else AddingEnv())
-    assert (report.episodes, report.lost, report.stopped) == (6, 2, None)
+    assert (report.episodes, report.failed, report.stopped) == (6, 2, None)
     assert "after reset: TypeError: Object of type set is not JSON serializable" in report.failures[0].detail
 
 
@@ -204,7 +204,7 @@ def test_an_environment_that_only_fails_ends_the_run_early():
         bad = frozenset(task.id for task in many)
 
     report = evaluate(env=Dead, tasks=many, episodes_per_task=4, concurrency=1)
-    assert (report.episodes, report.lost) == (10, 10)  # ten in a row, of tasks 0 to 2
+    assert (report.episodes, report.failed) == (10, 10)  # ten in a row, of tasks 0 to 2
     assert report.stopped == (
         "the last 10 episodes, of 3 tasks, all failed, and the last one because: reset raised OSError: no room. Mend "
         "that and start anew in another folder; --resume runs the rest only"
@@ -214,7 +214,7 @@ def test_an_environment_that_only_fails_ends_the_run_early():
 
     Dead.bad = frozenset()
     report = evaluate(env=Dead, tasks=many, episodes_per_task=4, resume=True)
-    assert (report.episodes, report.lost, report.stopped) == (200, 10, None)
+    assert (report.episodes, report.failed, report.stopped) == (200, 10, None)
 
 
 def test_one_bad_task_ends_no_run():
@@ -222,7 +222,7 @@ def test_one_bad_task_ends_no_run():
         bad = frozenset({"sum-0"})
 
     report = evaluate(env=OneBad, episodes_per_task=20, concurrency=1)
-    assert (report.episodes, report.lost, report.stopped) == (60, 20, None)
+    assert (report.episodes, report.failed, report.stopped) == (60, 20, None)
 
 
 def test_with_few_tasks_all_of_them_must_fail():
@@ -230,7 +230,7 @@ def test_with_few_tasks_all_of_them_must_fail():
         bad = frozenset({"sum-0", "sum-1"})
 
     report = evaluate(env=Dead, tasks=TASKS[:2], episodes_per_task=10, concurrency=1)
-    assert (report.episodes, report.lost) == (11, 11)  # the eleventh is the first of the second task
+    assert (report.episodes, report.failed) == (11, 11)  # the eleventh is the first of the second task
 
 
 def test_a_run_that_fails_to_its_very_end_is_complete():
@@ -238,7 +238,7 @@ def test_a_run_that_fails_to_its_very_end_is_complete():
         bad = frozenset(task.id for task in TASKS)
 
     report = evaluate(env=Dead, episodes_per_task=4, concurrency=12)
-    assert (report.episodes, report.lost, report.stopped) == (12, 12, None)
+    assert (report.episodes, report.failed, report.stopped) == (12, 12, None)
 
 
 def test_it_works_where_an_event_loop_runs():
@@ -293,13 +293,13 @@ def test_a_lost_endpoint_ends_the_run_and_resume_goes_on(refusal):
         report = part()
         assert report.stopped.startswith("the endpoint was lost: ")
         assert report.warnings[0].startswith("Not complete, 4 of 6 episodes: the endpoint was lost")
-        assert (report.episodes, report.lost) == (4, 0)  # the episode that the loss cut short counts for nothing
+        assert (report.episodes, report.failed) == (4, 0)  # the episode that the loss cut short counts for nothing
         assert load_report("run") == report
 
         dying.left = 10**6
         before = len(server.bodies)
         report = part(resume=True)
-        assert (report.stopped, report.episodes, report.lost) == (None, 6, 0)
+        assert (report.stopped, report.episodes, report.failed) == (None, 6, 0)
         assert len(server.bodies) - before == 2
         assert set(keys("run").values()) == {1}
         assert len(keys("run")) == 6
@@ -311,7 +311,7 @@ def test_a_lost_endpoint_ends_the_run_and_resume_goes_on(refusal):
 def test_episodes_under_way_when_the_endpoint_is_lost_are_kept_only_if_they_end():
     with FaultServer(Dying(5)) as server:
         report = evaluate(HostedSource("m", server.url, retries=QUICK), concurrency=6)
-    assert (report.episodes, report.lost) == (5, 0)
+    assert (report.episodes, report.failed) == (5, 0)
 
 
 def test_an_endpoint_that_never_answers_leaves_nothing_behind_that_is_in_the_way():
@@ -363,7 +363,7 @@ def test_until_an_episode_has_cost_something_one_runs_at_a_time():
             raise OSError("no")
 
     settings = {"price_in": 1.0, "price_out": 1.0, "max_cost": 5.0}
-    assert evaluate(env=Free, **settings).lost == 6
+    assert evaluate(env=Free, **settings).failed == 6
     assert most == 1
 
 
@@ -389,7 +389,7 @@ def test_tokens_of_failed_and_of_abandoned_episodes_are_paid_for():
 
         # Each episode costs 10 and fails: 30 is spent after three, and a fourth would make it 40.
         report = part(max_cost=35)
-        assert (report.episodes, report.lost, report.cost, report.abandoned) == (3, 3, 30.0, Usage(0, 0))
+        assert (report.episodes, report.failed, report.cost, report.abandoned) == (3, 3, 30.0, Usage(0, 0))
         assert report.stopped == "30.0000 is spent, and one more episode may exceed max_cost=35"
 
         # The fourth spends 10 and is cut short by the loss, so it has no record; the 10 count here and from now on.

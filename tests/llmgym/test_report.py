@@ -14,8 +14,7 @@ import llmgym
 from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.comparison import compare_reports
-from llmgym.evaluation.episode_summary import ToolCount, summarize
-from llmgym.evaluation.report import Failure, PassRow, build_report, load_report
+from llmgym.evaluation.report import Failure, PassRow, ToolCount, build_report, load_report, summarize
 from llmgym.evaluation.tables import print_comparison
 
 
@@ -35,7 +34,7 @@ def report(*episodes, tasks="ab", planned=4, **arguments):
 
 @pytest.fixture
 def mixed():
-    """Task a: 1, 0; task b: 1, lost; task c: -0.1 by a parse failure, 0 by max_turns."""
+    """Task a: 1, 0; task b: 1, failed; task c: -0.1 by a parse failure, 0 by max_turns."""
     return report(
         episode("a", 0, 1.0),
         episode("a", 1, 0.0, turns=4),
@@ -51,11 +50,11 @@ def mixed():
 
 def test_the_two_means(mixed):
     assert mixed.reward.mean == pytest.approx(1.9 / 5)
-    assert mixed.reward_lost_as_0.mean == pytest.approx(1.9 / 6)
-    assert (mixed.planned, mixed.episodes, mixed.lost) == (6, 6, 1)
+    assert mixed.reward_failed_as_0.mean == pytest.approx(1.9 / 6)
+    assert (mixed.planned, mixed.episodes, mixed.failed) == (6, 6, 1)
     # Sums of deviations from 1.9/6 = 0.316667: 1 - 0.633333 = 0.366667 twice, -0.1 - 0.633333 = -0.733333. Squares
     # 0.134444 + 0.134444 + 0.537778 = 0.806667, times 3/2 = 1.21; root 1.1, / 6 = 0.183333, times 4.302653.
-    assert mixed.reward_lost_as_0.high == pytest.approx(1.9 / 6 + 4.302653 * 1.1 / 6, abs=1e-6)
+    assert mixed.reward_failed_as_0.high == pytest.approx(1.9 / 6 + 4.302653 * 1.1 / 6, abs=1e-6)
 
 
 def test_success_is_a_share_and_its_interval_stays_one(mixed):
@@ -125,9 +124,9 @@ def test_the_trainable_share_and_its_advice(groups, share, begins):
     assert trainable.advice.startswith(begins)
 
 
-def test_lost_episodes_make_no_spread():
+def test_failed_episodes_make_no_variance():
     trainable = report(*group("a", 1, 1), episode("a", 2, 0.0, StopReason.ERROR)).trainable
-    assert (trainable.tasks, trainable.spread, trainable.all_succeed, trainable.none_succeeds) == (1, 0, 1, 0)
+    assert (trainable.tasks, trainable.varied, trainable.all_succeed, trainable.none_succeeds) == (1, 0, 1, 0)
 
 
 def test_an_expert_gets_no_advice_on_its_training():
@@ -152,12 +151,12 @@ def test_what_the_reader_must_know(arguments, text):
     assert [warning[: len(text)] for warning in made.warnings] == [text]
 
 
-def test_lost_episodes_changed_environments_and_missing_token_counts_are_warned_of():
+def test_failed_episodes_changed_environments_and_missing_token_counts_are_warned_of():
     unknown = episode("b", 0, 1.0, provenance={"environment_sha256": "other"})
     unknown.turns = [Turn({"role": "assistant", "content": "x"})]
     made = report(*group("a", 0), unknown, episode("b", 1, stop=StopReason.ERROR), prices=(1.0, 1.0))
     assert [warning.split(":")[0][:30] for warning in made.warnings] == [
-        "1 of 3 episodes were lost to e",
+        "1 of 3 episodes failed, and if",
         "1 turns came without a token c",
         "The environment's source file ",
     ]
@@ -224,12 +223,12 @@ def test_tool_calls_and_their_errors_by_type():
         "stop": ToolCount(1, 0),
     }
     assert made.tool_errors == {
-        "wrong arguments": 3,
-        "no such tool": 2,
+        "invalid_arguments": 3,
+        "unknown_tool": 2,
         "timeout": 1,
-        "reported by the tool": 1,
+        "tool_error": 1,
         "ZeroDivisionError": 1,
-        "not run, the episode had ended": 1,
+        "not_run": 1,
     }
 
 
@@ -255,7 +254,17 @@ def shown(printed, *arguments, width=150):
 
 def test_the_report_shows_all_of_it(mixed):
     text = shown(mixed.print)
-    for part in ("0.380", "0.317", "1 lost", "pass^k", "parse_failure", "16.7%", "not JSON", "1 lost", "prompt of c"):
+    for part in (
+        "0.380",
+        "0.317",
+        "1 failed",
+        "pass^k",
+        "parse_failure",
+        "16.7%",
+        "not JSON",
+        "1 failed",
+        "prompt of c",
+    ):
         assert part in text
     markdown = mixed.to_markdown()
     assert "| mean reward | 0.380 \\[" in markdown
@@ -306,7 +315,7 @@ def test_the_comparison_pairs_the_tasks():
     assert (compared.p_value, compared.test) == (0.25, "exact sign-flip test over 3 differing tasks")
 
 
-def test_lost_episodes_are_not_compared():
+def test_failed_episodes_are_not_compared():
     before = report(*group("a", 0, 1), episode("b", 0, 0.0, StopReason.ERROR))
     after = report(*group("a", 1, 1), *group("b", 1))
     assert compare_reports(before, after).tasks == 1

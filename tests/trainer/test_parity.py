@@ -12,7 +12,7 @@ from parity import COMPLETIONS, END, LIMITS, STOPS, LookupEnv, build_model, outc
 from servers import FaultServer, Reply, call, completion, transformers_serve
 
 from llmgym import Episode, StopReason, Task, run_and_report
-from llmgym.evaluation.episode_summary import ToolCount
+from llmgym.evaluation.report import ToolCount
 from llmgym.policies.hosted import HostedSource, Retries
 from llmgym_trainer.models.policy_source import LocalSource
 

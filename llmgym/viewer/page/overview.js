@@ -26,7 +26,7 @@ function tiles() {
   const enough = successReward();
   const shown = [
     tile("episodes", number(count), plural(index.tasks.length, "task")),
-    tile("mean reward", number(mean(rewards)), "lost episodes left out"),
+    tile("mean reward", number(mean(rewards)), "failed episodes left out"),
     tile("success", number((100 * rewards.filter((reward) => reward >= enough).length) / (rewards.length || 1), 1) + " %", `a reward of ${number(enough)} or more`),
     tile("turns", number(mean(col.turns), 2), "an episode"),
     tile("tool calls", number(mean(col.tool_calls), 2), `${number(mean(col.tool_errors), 2)} of them errors`),
@@ -96,7 +96,7 @@ function reportPanels(report) {
   const panel = (title, head, rows) => rows.length && panels.push(el("section", "panel", el("h2", "", title), table(head, rows)));
   const interval = (one) => (one && typeof one.low === "number" ? `${number(one.mean)} [${number(one.low)}, ${number(one.high)}]` : number(one && one.mean));
   panel("Result, with 95 % intervals", ["", ""], [
-    ["policy", report.policy], ["mean reward", interval(report.reward)], ["with lost episodes as 0", interval(report.reward_lost_as_0)],
+    ["policy", report.policy], ["mean reward", interval(report.reward)], ["with failed episodes as 0", interval(report.reward_failed_as_0)],
     ["success", interval(report.success)], ["trainable share of tasks", number(report.trainable && report.trainable.share)],
     ["tokens in, out", `${number(report.prompt_tokens)}, ${number(report.completion_tokens)}`], ["cost", number(report.cost, 4)],
   ].filter((row) => row[1] !== ""));
