@@ -15,13 +15,13 @@ from llmgym import (
     StopReason,
     Task,
     ToolEnv,
-    cli,
     compare_replay,
     read_episodes,
     replay,
     run_episode,
     tool,
 )
+from llmgym.cli import main as cli
 from llmgym.cli.play import PersonPolicy, fault, read_value, terminal_input
 
 
