@@ -143,7 +143,7 @@ def stop_in(phase, number, monkeypatch):
         "rows": "_rows",
         "backward": "compute_loss",
         "optimizer step": "_clip_grad_norm",
-        "checkpoint": "_progress",
+        "checkpoint": "_get_output_dir",
     }.get(phase)
     if name is not None:
         before(name, lambda step, kwargs: step == (2 if phase == "checkpoint" else 1))
