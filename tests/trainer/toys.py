@@ -26,8 +26,8 @@ from transformers import (
 
 from llmgym import Env, Message, StepResult, Task
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
+from llmgym_trainer.engines import make_engine
 from llmgym_trainer.engines.base import Sample, SamplingParams
-from llmgym_trainer.engines.transformers import TransformersEngine
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.reporting import Reporter
@@ -260,12 +260,12 @@ def scripted(say: Say = say_letters) -> contextlib.AbstractContextManager[None]:
 
 def sampled() -> contextlib.AbstractContextManager[None]:
     """What is made in this block samples from its model, so a test can say little about the result."""
-    return _engines(TransformersEngine)
+    return _engines(make_engine)
 
 
 @contextlib.contextmanager
 def _engines(make: Any) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
-        for module in ("trainer", "sft.sft"):
-            patches.enter_context(mock.patch(f"llmgym_trainer.{module}.TransformersEngine", make))
+        for module in ("trainer", "sft.episodes"):
+            patches.enter_context(mock.patch(f"llmgym_trainer.{module}.make_engine", make))
         yield

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from llmgym.errors import ConfigError
 from llmgym_trainer.config import GRPOConfig
-from llmgym_trainer.engines.transformers import MAX_BATCH, MAX_PREFILL_TOKENS
+from llmgym_trainer.engines.base import MAX_BATCH, MAX_PREFILL_TOKENS
 
 _ADAM = 12
 """Bytes a trained parameter costs besides itself: its gradient and Adam's two moments, all in fp32."""

@@ -61,8 +61,7 @@ from llmgym_trainer.collection.collector import Collector, Group
 from llmgym_trainer.collection.metrics import EpisodeStats, rollout_metrics
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.task_stream import Mixture, MixtureStream, TaskStream
-from llmgym_trainer.engines.base import Engine
-from llmgym_trainer.engines.transformers import TransformersEngine
+from llmgym_trainer.engines import make_engine
 from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_are_finite
 from llmgym_trainer.out_of_memory import explaining_out_of_memory
 from llmgym_trainer.runs import checkpoints
@@ -158,7 +157,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         )
         reporter.write(self.codec.probe().describe(self._limits.max_turns))
         sampled_from: Any = self.accelerator.unwrap_model(self.model)
-        self.engine: Engine = TransformersEngine(sampled_from, forward_context=self.accelerator.autocast)
+        self.engine = make_engine(sampled_from, forward_context=self.accelerator.autocast)
         self.collector = Collector(
             self.codec,
             self.engine,

@@ -1,10 +1,15 @@
-"""The protocol between episodes and whatever samples tokens for them. Knows no model and no message."""
+"""The protocol between episodes and whatever samples tokens for them."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 from typing import Protocol
+
+MAX_BATCH = 256
+"""Completions that an engine in this process decodes together; more requests wait for the next round."""
+MAX_PREFILL_TOKENS = 32_768
+"""Prompt tokens (padding included) that it reads in one forward pass."""
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,12 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from llmgym._util.aio import run_in_daemon_thread
-from llmgym_trainer.engines.base import Sample, SamplingParams
+from llmgym_trainer.engines.base import MAX_BATCH, MAX_PREFILL_TOKENS, Sample, SamplingParams
 
 _QUIET_S = 0.002
 """A round waits until no request has come for this long …"""
 _STRAGGLER_S = 0.02
 """… or for this long when episodes are still inside their environments."""
-MAX_BATCH = 256
-"""Rows decoded together; more requests wait for the next round."""
-MAX_PREFILL_TOKENS = 32_768
-"""Prompt tokens (padding included) in one forward pass."""
 _GROWTH_SLOTS = 64
 _COMPACT_BELOW = 0.75
 

@@ -15,7 +15,7 @@ from llmgym._util.seeding import derive_seed
 from llmgym.episode import EpisodeLimits
 from llmgym.policies.sources import PolicySource
 from llmgym.task import Task
-from llmgym_trainer.engines.transformers import TransformersEngine
+from llmgym_trainer.engines import make_engine
 from llmgym_trainer.models.load import load_model, resolve_model
 from llmgym_trainer.runs.checkpoints import STATE_FILE
 from llmgym_trainer.tokens.codec import Codec
@@ -70,7 +70,7 @@ class LocalSource(PolicySource):
             extra_stop_ids=[stop_ids] if isinstance(stop_ids, int) else stop_ids or [],
         )
         self._codec.probe()
-        self._engine = TransformersEngine(loaded)
+        self._engine = make_engine(loaded)
         self._positions: int | None = getattr(loaded.config.get_text_config(), "max_position_embeddings", None)
         self._checkpoint = path.name if (path / STATE_FILE).is_file() else None
 

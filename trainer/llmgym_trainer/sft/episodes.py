@@ -18,7 +18,7 @@ from llmgym.episode import Episode, EpisodeLimits
 from llmgym.errors import ConfigError
 from llmgym.task import Task
 from llmgym_trainer.collection.collector import Collector
-from llmgym_trainer.engines.transformers import TransformersEngine
+from llmgym_trainer.engines import make_engine
 from llmgym_trainer.tokens.codec import Codec
 
 
@@ -77,7 +77,7 @@ def best_samples(
     Raises:
         ConfigError: No episode is good enough.
     """
-    engine = TransformersEngine(model)
+    engine = make_engine(model)
     collector = Collector(codec, engine, env_factory, seed=seed)
     try:
         groups = run_sync(
