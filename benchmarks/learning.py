@@ -173,10 +173,11 @@ def main() -> None:
     parser.add_argument("--one", metavar="SEED,SHUFFLED", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        from llmgym_trainer.config import parse_settings
+        from llmgym._util.settings import parse
+        from llmgym_trainer import GRPOConfig
 
         seed, shuffled = map(int, args.one.split(","))
-        overrides = parse_settings(dict(item.split("=", 1) for item in args.set), source="--set")
+        overrides = parse(GRPOConfig, dict(item.split("=", 1) for item in args.set), source="--set")
         json.dump(run_one(args.env, seed, bool(shuffled), args.model, overrides), args.out.open("w"))
         return
     if args.overview:

@@ -1,10 +1,7 @@
-"""The page of all settings, one line for every field of GRPOConfig and EvalConfig, from the help texts of the fields."""
+"""The page of all settings, one line for every field of GRPOConfig, SFTConfig and EvalConfig, from the help texts of the fields."""
 
 import dataclasses
-import re
-import types
-import typing
-from typing import Any
+from collections.abc import Iterable
 
 import transformers
 import trl
@@ -12,14 +9,15 @@ import trl
 from llmgym import EvalConfig
 from llmgym._util.settings import markdown_table
 from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
+from llmgym_trainer.sft.config import SFTConfig
 
 
 def pages() -> dict[str, str]:
     """The page, by its path below docs/."""
-    fields = {field.name: field for field in dataclasses.fields(GRPOConfig) if field.init}
+    fields = [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
     inherited = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     trainers = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
-    defined = [name for name in GRPOConfig.__annotations__ if name not in DERIVED]
+    defined = [name for name in GRPOConfig.__annotations__ if name not in REFUSED]
     passed = [name for name in fields if name not in {*defined, *DERIVED, *REFUSED}]
     idle = [name for name in passed if name.startswith("vllm_")]
     passed = [name for name in passed if name not in idle]
@@ -30,16 +28,16 @@ def pages() -> dict[str, str]:
         "`llmgym train` with dashes for underscores (`--batch-size 16`). The commands start from "
         "[presets](../trainer/llmgym_trainer/models/builtin/presets.py) for the built-in models.",
         "## Training: llmgym",
-        _table(fields, [name for name in defined if name not in inherited]),
+        markdown_table(GRPOConfig, [name for name in defined if name not in inherited]),
         "## Training: of TRL and transformers, with a default of our own",
-        _table(fields, [name for name in defined if name in inherited]),
+        markdown_table(GRPOConfig, [name for name in defined if name in inherited]),
         f"## Training: passed on to TRL {trl.__version__}",
         "Here and in the next table, the first sentence of the field's own help (Apache-2.0). "
         "What belongs to a refused value (such as the numbers of a refused loss) has no effect.",
-        _table(fields, [name for name in passed if name not in trainers]),
+        markdown_table(GRPOConfig, [name for name in passed if name not in trainers]),
         "Without effect as long as `use_vllm` is refused: " + ", ".join(f"`{name}`" for name in idle) + ".",
         f"## Training: passed on to transformers {transformers.__version__}",
-        _table(fields, [name for name in passed if name in trainers]),
+        markdown_table(GRPOConfig, [name for name in passed if name in trainers]),
         "## Derived",
         "These follow from settings above. Setting one is an error that names the other.",
         _rows(("setting", "set instead"), ((f"`{name}`", ours) for name, ours in DERIVED.items())),
@@ -48,6 +46,9 @@ def pages() -> dict[str, str]:
         _rows(
             ("setting", "allowed", "why"), ((f"`{name}`", f"`{only!r}`", why) for name, (only, why) in REFUSED.items())
         ),
+        "## Supervised fine-tuning",
+        "The options of `llmgym sft`; [Rules](rules.md#supervised-fine-tuning-first) says what it does.",
+        markdown_table(SFTConfig),
         "## Evaluation",
         "Each is an argument of `llmgym.run_and_report` and, where it has a text form, an option of `llmgym eval`.",
         markdown_table(EvalConfig),
@@ -55,40 +56,6 @@ def pages() -> dict[str, str]:
     return {"configuration.md": "\n\n".join(sections) + "\n"}
 
 
-def _table(fields: dict[str, dataclasses.Field[Any]], names: list[str]) -> str:
-    hints = typing.get_type_hints(GRPOConfig)
-    ours = GRPOConfig.__annotations__
-    return _rows(
-        ("setting", "type", "default", "meaning"),
-        (
-            (
-                f"`{name}`",
-                _type(hints[name]),
-                f"`{_default(fields[name])!r}`",
-                fields[name].metadata["help"] if name in ours else _first_sentence(fields[name].metadata["help"]),
-            )
-            for name in names
-            if name not in REFUSED
-        ),
-    )
-
-
-def _rows(head: tuple[str, ...], rows: typing.Iterable[tuple[str, ...]]) -> str:
+def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _type(hint: Any) -> str:
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join(_type(part) for part in typing.get_args(hint))
-    return "None" if hint is type(None) else getattr(typing.get_origin(hint) or hint, "__name__", str(hint))
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return getattr(value, "value", value)  # of an enumeration
-
-
-def _first_sentence(text: str) -> str:
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
-    return re.split(r"(?<=[a-z0-9`)])\. (?=[A-Z`])", text)[0].removesuffix(".") + "."

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import types
 from pathlib import Path
@@ -9,6 +10,7 @@ from llmgym.cli.main import main
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, TrainResult
 from llmgym_trainer.cli.train import main as train_main
+from llmgym_trainer.config import DERIVED, REFUSED
 
 ENV = """
 from llmgym import Env, StepResult, register
@@ -122,10 +124,11 @@ def test_an_interrupted_run_has_a_status_of_its_own(here, stand_in):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--episodes-per-tsk", "4"], "unknown setting 'episodes_per_tsk'. Did you mean 'episodes_per_task'?"),
-        (["--num-steps", "many"], "num_steps takes int, got 'many'"),
-        (["--max-steps", "3"], "max_steps=3 is derived here; set num_steps instead"),
-        (["stray"], "unexpected argument 'stray'"),
+        (["--episodes-per-tsk", "4"], "unknown option '--episodes-per-tsk'. Did you mean '--episodes-per-task'?"),
+        (["--num-steps", "many"], "num_steps must be a whole number of at least 1, got 'many'"),
+        (["--max-steps", "3"], "max_steps='3' is derived here; set num_steps instead"),
+        (["--top-p", "0.5"], "top_p=0.5 is not supported (the log-probabilities would be those of another"),
+        (["stray"], "unknown argument 'stray'"),
         (["--task-option", "level"], "--task-option takes KEY=VALUE, got 'level'"),
     ],
 )
@@ -156,21 +159,37 @@ def test_what_is_refused_after_the_model_loaded_leaves_no_folder(here, model_dir
     assert not Path("runs/a").exists()
 
 
-def test_settings_before_the_environment(here, capsys):
-    assert main(["train", "--num-steps", "3", "my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 2
-    assert "the environment comes first" in capsys.readouterr().err
+def test_options_may_come_before_the_environment(here, stand_in):
+    before = ["--num-steps", "3", "--lora", "--overlong-masking", "--failed_parse_reward", "-0.5"]
+    assert train_main([*before, "my_env.py:MyEnv", "--tasks", "tasks.jsonl"]) == 0
+    ((config, arguments),) = stand_in.calls
+    assert (config.num_steps, config.overlong_masking, config.failed_parse_reward) == (3, True, -0.5)
+    assert arguments["peft_config"] is not None
 
 
-def test_help(capsys):
+def test_an_environment_is_needed(capsys):
+    assert main(["train", "--num-steps", "3"]) == 2
+    assert "name an environment, such as llmgym train ToolUseGame-v0" in capsys.readouterr().err
+
+
+def test_help_has_every_setting_ours_first_but_none_that_is_derived_or_refused(capsys):
     with pytest.raises(SystemExit) as caught:
         train_main(["--help"])
     assert caught.value.code == 0
-    assert "llmgym train ToolUseGame-v0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "llmgym train ToolUseGame-v0" in printed
+    shown = [line.split()[0] for line in printed.splitlines() if line.startswith("  --")]
+    fields = [field.name for field in dataclasses.fields(GRPOConfig) if field.init]
+    options = [f"--{name.replace('_', '-')}" for name in fields if name not in {*DERIVED, *REFUSED}]
+    assert set(options) <= set(shown)
+    assert not {"--max-steps", "--use-vllm"} & set(shown)
+    assert shown.index("--episodes-per-task") < shown.index("--learning-rate")
+    assert "Tasks per optimizer step, over all processes. (default 8)" in " ".join(printed.split())
 
 
 def test_flags_without_a_value_are_true():
-    with pytest.raises(ConfigError, match="overlong_masking takes bool, got '3'"):
-        train_main(["ToolUseGame-v0", "--overlong-masking", "3"])
+    with pytest.raises(ConfigError, match="overlong_masking must be true or false, got '3'"):
+        train_main(["ToolUseGame-v0", "--overlong-masking=3"])
 
 
 def test_several_environments(here, stand_in):
@@ -219,10 +238,10 @@ def test_a_run_is_resumed_with_its_own_command_and_new_settings(here, model_dir,
 
 def test_what_resume_takes(here, capsys, monkeypatch):
     for arguments, text in (
-        (["--resume"], "--resume takes the folder of a run"),
-        (["--resume", "--num-steps", "3"], "--resume takes the folder of a run"),
+        (["--resume"], "--resume: expected one argument"),
+        (["--resume", "--num-steps", "3"], "--resume: expected one argument"),
         (["--resume", "runs/a"], "there is no run folder 'runs/a' to resume"),
-        (["my_env.py:MyEnv", "--resume", "runs/a"], "--resume comes first and takes no environment"),
+        (["my_env.py:MyEnv", "--resume", "runs/a"], "takes settings only, such as --num-steps 200, but not an environ"),
     ):
         assert main(["train", *arguments]) == 2
         assert text in capsys.readouterr().err

@@ -1,24 +1,21 @@
-"""Every training setting, checked before any model loads. Knows TRL's configuration, no trainer and no task."""
+"""Every training setting, checked before a model loads: ours, and those of ``trl.GRPOConfig``."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 import os
-import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import trl
 import yaml
-from transformers.trainer_utils import SchedulerType
-from transformers.training_args import OptimizerNames
 
 from llmgym._util.files import write_whole
+from llmgym._util.settings import check, differing, parse, setting
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
 from llmgym.task import Task
@@ -33,7 +30,7 @@ DERIVED = {
     "generation_batch_size": "batch_size",
     "steps_per_generation": "batch_size",
     "gradient_accumulation_steps": "micro_batch_tokens",
-    "per_device_train_batch_size": "batch_size (tasks a step) and micro_batch_tokens (memory)",
+    "per_device_train_batch_size": "batch_size (tasks per step) and micro_batch_tokens (memory)",
     "per_device_eval_batch_size": "max_concurrent_episodes",
     "max_steps": "num_steps",
     "num_train_epochs": "num_steps",
@@ -51,23 +48,25 @@ DERIVED = {
 }
 """TRL settings that follow from ours, and the name to use instead."""
 
+_OTHER_DISTRIBUTION = "the log-probabilities would be those of another distribution than the one trained"
+
 REFUSED = {
     "use_vllm": (False, "only the embedded transformers engine samples so far"),
     "use_transformers_continuous_batching": (False, "the embedded engine already batches continuously in its own way"),
     "num_iterations": (1, "each batch of episodes is trained on once"),
     "importance_sampling_level": ("token", "each batch is trained on once, where both levels have one gradient"),
-    "top_p": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
-    "top_k": (0, "the log-probabilities would be those of another distribution than the one trained"),
-    "min_p": (None, "the log-probabilities would be those of another distribution than the one trained"),
-    "repetition_penalty": (1.0, "the log-probabilities would be those of another distribution than the one trained"),
+    "top_p": (1.0, _OTHER_DISTRIBUTION),
+    "top_k": (0, _OTHER_DISTRIBUTION),
+    "min_p": (None, _OTHER_DISTRIBUTION),
+    "repetition_penalty": (1.0, _OTHER_DISTRIBUTION),
     "generation_kwargs": (None, "the sampling engine has no further settings"),
     "cache_implementation": (None, "the sampling engine brings its own cache"),
-    "reward_weights": (None, "the parts of a reward are weighed in the environment: ToolEnv.reward_weights"),
+    "reward_weights": (None, "the environment weighs the parts of a reward: ToolEnv.reward_weights"),
     "log_completions": (False, "every episode is written to runs/<run_name>/episodes/ already"),
     "sync_ref_model": (False, "the reference model stays the initial one"),
-    "save_strategy": ("steps", "a run ends with a checkpoint; save_steps says how often there is one before"),
-    "save_only_model": (False, "no run could go on from such a checkpoint; save_total_limit says how many are kept"),
-    "use_adaptive_entropy": (False, "its controller would act once a micro-batch instead of once a step"),
+    "save_strategy": ("steps", "a run always ends with a checkpoint; save_steps adds earlier ones"),
+    "save_only_model": (False, "such a checkpoint cannot be resumed; save_total_limit bounds how many are kept"),
+    "use_adaptive_entropy": (False, "its controller would act once per micro-batch instead of once per step"),
     "load_best_model_at_end": (False, "metric_for_best_model keeps the best checkpoint beside the last one"),
     "vllm_importance_sampling_correction": (True, "it acts with vLLM only; set sampling_correction"),
     "auto_find_batch_size": (False, "lower micro_batch_tokens instead"),
@@ -96,268 +95,271 @@ OTHER_LOSS_TYPES = {
     "sapo": "each batch is trained on once, and at that ratio of 1 its soft gate has the gradient of grpo: use that",
     "vespo": "each batch is trained on once, and at that ratio of 1 its sequence weight is 1, which is dapo: use that",
 }
+"""Loss types of TRL that are refused, and why."""
 
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_NOT_NEGATIVE = ("learning_rate", "weight_decay", "beta", "warmup_steps", "max_grad_norm")
 
-SCALES = ("group", "batch", "none", True, False)
-"""What may divide the advantages; TRL reads True as ``"group"`` and False as ``"none"``."""
-
-
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+# A derived setting has no default, so that any value a user gives is noticed.
+_TRLConfig: Any = dataclasses.make_dataclass(
+    "_TRLConfig", [(name, Any, None) for name in DERIVED], bases=(trl.GRPOConfig,)
+)
 
 
 @dataclass
-class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type information
+class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type information
     """Settings of :func:`llmgym_trainer.train_multi_turn`: ours below, and those of ``trl.GRPOConfig``.
 
-    TRL settings that follow from ours (:data:`DERIVED`) or that cannot work here (:data:`REFUSED`) raise
-    :class:`llmgym.errors.ConfigError` with the setting to use, as does every value out of range.
+    Raises:
+        ConfigError: A value is out of range, a setting contradicts another, or a setting of TRL follows from ours
+            (:data:`DERIVED`) or cannot work here (:data:`REFUSED`). The message says what to set instead.
     """
 
-    model: str = _setting("tiny", "Hub name or directory of the model; 'tiny' and 'smollm2' are built in.")
-    chat_template: str | None = _setting(
-        None, "Template file, 'compact' or 'hermes', for a model whose own template cannot show tools."
+    model: str = setting("tiny", "Hub name or directory of the model; 'tiny' and 'smollm2' are built in.")
+    chat_template: str | None = setting(
+        None, "Template file, 'compact' or 'hermes', for a model whose own template has no tool support."
     )
-    batch_size: int = _setting(8, "Tasks an optimizer step, over all processes.")
-    episodes_per_task: int = _setting(
-        8, "Episodes of each task in a step: the group that advantages compare. At least 2."
+    chat_template_kwargs: dict[str, Any] | None = setting(
+        None, 'Variables of the chat template, such as {"enable_thinking": false}.'
     )
-    num_steps: int = _setting(100, "Optimizer steps.")
-    max_turns: int | None = _setting(None, "Assistant turns an episode. Required by train_multi_turn.")
-    val_max_turns: int | None = _setting(None, "The same in validation. None takes max_turns.")
-    max_model_length: int = _setting(2048, "Tokens of a whole episode, prompt and all turns.")
-    max_completion_length: int | None = _setting(
-        None, "Tokens of one assistant turn. None: what is left of the episode."
+    batch_size: int = setting(8, "Tasks per optimizer step, over all processes.", least=1)
+    episodes_per_task: int = setting(
+        8, "Episodes of each task in a step: the group whose rewards an advantage compares.", least=1
     )
-    failed_parse_reward: float = _setting(-0.1, "Reward of an episode whose output is no valid message or tool call.")
-    parse_retries: int = _setting(
-        0, "Malformed turns of an episode that get a correction and another turn instead of ending it."
+    num_steps: int = setting(100, "Optimizer steps.", least=1)
+    max_turns: int | None = setting(None, "Assistant turns per episode. Required by train_multi_turn.", least=1)
+    val_max_turns: int | None = setting(None, "The same in validation. None takes max_turns.", least=1)
+    max_model_length: int = setting(2048, "Tokens of a whole episode, prompt and all turns.", least=1)
+    max_completion_length: int | None = setting(
+        None, "Tokens of one assistant turn. None: what is left of the episode.", least=1
     )
-    train_corrected_turns: bool = _setting(
+    failed_parse_reward: float = setting(-0.1, "Reward of an episode whose output is no valid message or tool call.")
+    parse_retries: int = setting(
+        0, "Malformed turns of an episode that get a correction and another turn instead of ending it.", least=0
+    )
+    train_corrected_turns: bool = setting(
         True, "Malformed turns that were corrected train with their episode; False leaves their tokens out of the loss."
     )
-    env_timeout_s: float | None = _setting(120.0, "Seconds inside the environment an episode may use in all.")
-    policy_timeout_s: float | None = _setting(
-        None, "Seconds one turn may take to sample, waiting included; past it the episode fails. None: no limit."
+    env_timeout_s: float | None = setting(
+        120.0, "Seconds an episode may spend inside the environment. None: no limit.", above=0
     )
-    overlong_penalty: float | None = _setting(
-        None, "What a spent length or turn budget costs (a positive number). None: nothing."
+    policy_timeout_s: float | None = setting(
+        None, "Seconds one turn may take to sample, waiting included; then the episode fails. None: no limit.", above=0
     )
-    overlong_buffer_tokens: int = _setting(
-        0, "Terminated episodes in the last part of max_model_length pay a linear share."
+    overlong_penalty: float | None = setting(
+        None, "Cost of using up the length or turn budget (a positive number). None: nothing.", above=0
     )
-    overlong_masking: bool = _setting(False, "Truncated episodes train nothing; their rewards stay in the baseline.")
-    advantage_baseline: str = _setting(
-        "mean", "What a reward is compared with: 'mean' of its group, or 'leave_one_out', the mean of the others."
+    overlong_buffer_tokens: int = setting(
+        0, "Terminated episodes in the last part of max_model_length pay a linear share.", least=0
     )
-    credit: str = _setting(
+    overlong_masking: bool = setting(False, "Truncated episodes train nothing; their rewards stay in the baseline.")
+    advantage_baseline: str = setting(
+        "mean",
+        "What a reward is compared with: 'mean' of its group, or 'leave_one_out', the mean of the others.",
+        choices=BASELINES,
+    )
+    scale_rewards: str = setting(
+        "group",
+        "Advantages are divided by the standard deviation of the rewards of their 'group' or of the whole 'batch', or "
+        "by 'none'; True is 'group' and False 'none'.",
+        choices=("group", "batch", "none", True, False),
+    )
+    loss_type: str = setting("dapo", "The loss and what divides it.", choices=tuple(LOSS_TYPES))
+    credit: str = setting(
         "episode",
         "What a turn's advantage comes from: the 'episode' reward; its discounted 'return' of turn rewards; or "
         "'mt_grpo', turn rewards beside the outcome. An environment gives turn rewards as StepResult.reward.",
+        choices=CREDITS,
     )
-    turn_discount: float = _setting(1.0, "Discount from turn to turn of credit='return', from 0 to 1.")
-    turn_reward_weight: float = _setting(1.0, "Weight of the turn rewards in credit='mt_grpo'.")
-    sampling_correction: str | None = _setting(
+    turn_discount: float = setting(1.0, "Discount from turn to turn of credit='return'.", least=0, most=1)
+    turn_reward_weight: float = setting(1.0, "Weight of the turn rewards in credit='mt_grpo'.")
+    temperature: float = setting(1.0, "Sampling temperature; GRPO compares samples that differ.", above=0)
+    sampling_correction: str | None = setting(
         None,
         "Importance weights for samplers whose probabilities differ a little: 'token', 'sequence' (one "
-        "length-normalised ratio a row), or 'off'. None: 'token' in bf16 and fp16, else 'off'.",
+        "length-normalised ratio per row), or 'off'. None: 'token' in bf16 and fp16, else 'off'.",
+        choices=LEVELS,
     )
-    sampling_correction_cap: float = _setting(2.0, "Largest importance weight; larger ratios are cut to it.")
-    max_steps_without_variance: int | None = _setting(
-        20, "The run ends after this many steps in a row without a group that could train anything. None: never."
+    sampling_correction_cap: float = setting(
+        2.0, "Largest importance weight; larger ratios are cut to it.", least=1, most=math.inf
     )
-    max_sampling_attempts: int = _setting(
-        1, "Rounds of sampling; groups without reward variance are replaced by fresh tasks."
+    max_steps_without_variance: int | None = setting(
+        20, "The run ends after this many steps in a row without a group that could train anything. None: never.",
+        least=1,
+    )  # fmt: skip
+    max_sampling_attempts: int = setting(
+        1, "Rounds of sampling; groups without reward variance are replaced by fresh tasks.", least=1
     )
-    validation_interval: int = _setting(10, "Steps between validations; there is one at step 0 and at the end too.")
-    sequential_validation: bool = _setting(False, "Run validation episodes one at a time.")
-    val_temperature: float | None = _setting(None, "Sampling temperature of validation. None takes temperature.")
-    success_reward: float = _setting(1.0, "An episode with at least this reward counts as a success in the metrics.")
-    max_concurrent_episodes: int | None = _setting(None, "Episodes alive at once in one process. None: all of a step.")
-    max_steps_off_policy: int | None = _setting(None, "Not available yet.")
-    groups_in_flight: int | None = _setting(None, "Not available yet.")
-    micro_batch_tokens: int = _setting(
-        16_384, "Tokens (with padding) in one forward and backward pass. Lower it when memory runs out."
+    validation_interval: int = setting(
+        10, "Steps between validations; there is one at step 0 and one at the end too.", least=1
     )
-    episode_retries: int = _setting(1, "Times a failed episode is tried again on a fresh environment.")
-    max_error_share: float = _setting(
-        0.5, "The run stops when more than this share of the episodes of a step or a validation fails."
+    sequential_validation: bool = setting(False, "Run validation episodes one at a time.")
+    val_temperature: float | None = setting(
+        None, "Sampling temperature of validation; 0 takes the most likely token. None takes temperature.", least=0
     )
-    deterministic: bool = _setting(
+    success_reward: float = setting(1.0, "An episode with at least this reward counts as a success in the metrics.")
+    max_concurrent_episodes: int | None = setting(
+        None, "Episodes running at once in one process. None: all of a step.", least=1
+    )
+    max_steps_off_policy: int | None = setting(None, "Not available yet.")
+    groups_in_flight: int | None = setting(None, "Not available yet.")
+    micro_batch_tokens: int = setting(
+        16_384, "Tokens (with padding) in one forward and backward pass. Lower it when memory runs out.", least=1
+    )
+    episode_retries: int = setting(1, "Times a failed episode is tried again on a fresh environment.", least=0)
+    max_error_share: float = setting(
+        0.5, "The run stops when more than this share of the episodes of a step or a validation fails.", least=0, most=1
+    )
+    deterministic: bool = setting(
         False,
         "Sample in batches that do not depend on the speed of the environments, so that a run repeats and resumes "
-        "exactly on the same machine. A slow tool then holds all episodes up. On a GPU set full_determinism too.",
+        "exactly on the same machine. A slow tool then delays all episodes. On a GPU set full_determinism too.",
     )
-    resume_from_checkpoint: str | None = _setting(
-        None, "Go on with a run: its folder, for its last checkpoint, or one of its checkpoints."
+    seed: int = setting(
+        42, "Seed of tasks, environments, sampling and initial adapter weights.", least=0, most=2**32 - 1
     )
-    wandb_project: str | None = _setting(None, "Log to this Weights & Biases project.")
-    run_name: str | None = _setting(None, "Name of the run and of its folder. None takes the time.")
-    runs_dir: str = _setting("runs", "Folder that holds the run folders.")
+    resume_from_checkpoint: str | None = setting(
+        None, "Resume a run: its folder, for its last checkpoint, or one of its checkpoints."
+    )
+    wandb_project: str | None = setting(None, "Log to this Weights & Biases project.")
+    run_name: str | None = setting(None, "Name of the run and of its folder. None takes the time.")
+    runs_dir: str = setting("runs", "Folder that holds the run folders.")
 
-    metric_for_best_model: str | None = _setting(
+    metric_for_best_model: str | None = setting(
         None,
         "A metric of the validation, such as val/success: the checkpoint where it is best is one of the "
         "save_total_limit kept (highest, unless greater_is_better=False).",
     )
-    logging_steps: float = _setting(1, "Steps between two lines of metrics.")
-    save_steps: float = _setting(50, "Steps between checkpoints; there is one at the end too.")
-    save_total_limit: int | None = _setting(2, "Checkpoints kept.")
-    gradient_checkpointing: bool | None = _setting(None, "Recompute activations to save memory. None: on a GPU only.")
-    bf16: bool | None = _setting(None, "Mixed precision. None: on a GPU that has it.")
-    disable_dropout: bool = _setting(True, "Sampling has no dropout, so training has none either.")
-
-    # Derived: see DERIVED. None says "not set by the user".
-    num_generations: Any = None
-    num_generations_eval: Any = None
-    generation_batch_size: Any = None
-    steps_per_generation: Any = None
-    gradient_accumulation_steps: Any = None
-    per_device_train_batch_size: Any = None
-    per_device_eval_batch_size: Any = None
-    max_steps: Any = None
-    num_train_epochs: Any = None
-    do_eval: Any = None
-    eval_strategy: Any = None
-    eval_steps: Any = None
-    eval_on_start: Any = None
-    eval_delay: Any = None
-    eval_accumulation_steps: Any = None
-    mask_truncated_completions: Any = None
-    max_tool_calling_iterations: Any = None
-    output_dir: Any = None
-    report_to: Any = None
-    vllm_max_model_length: Any = None
+    logging_steps: float = setting(1, "Steps between two lines of metrics.", above=0)
+    save_steps: float = setting(50, "Steps between checkpoints; there is one at the end too.", above=0)
+    save_total_limit: int | None = setting(2, "Checkpoints kept.")
+    gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory. None: on a GPU only.")
+    bf16: bool | None = setting(None, "Mixed precision. None: on a GPU that supports it.")
+    disable_dropout: bool = setting(True, "Sampling has no dropout, so training has none either.")
 
     def __post_init__(self) -> None:
-        self._given = {
-            f.name: plain(getattr(self, f.name))
-            for f in dataclasses.fields(self)
-            if getattr(self, f.name) != _default(f)
-        }
+        self._given = differing(self)
         self._check()
-        self._derive()
+        self.__dict__.update(self._derived())
         try:
             super().__post_init__()
         except ValueError as error:
             raise ConfigError(f"transformers and TRL refuse these settings: {error}") from error
 
     def _check(self) -> None:
-        for name, ours in DERIVED.items():
-            if getattr(self, name) is not None:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is derived here; set {ours} instead")
-        for name, (allowed, why) in REFUSED.items():
-            if getattr(self, name) != allowed:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is not supported ({why}); leave it at {allowed!r}")
-        self._check_types()
-        if self.loss_type not in LOSS_TYPES:
-            why = OTHER_LOSS_TYPES.get(self.loss_type, "no such loss type")
-            raise ConfigError(
-                f"loss_type={self.loss_type!r} is not supported ({why}); allowed are {', '.join(LOSS_TYPES)}"
-            )
-        self._one_of("optim", [name.value for name in OptimizerNames])
-        self._one_of("lr_scheduler_type", [name.value for name in SchedulerType])
-        if self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1):
-            raise ConfigError(
-                f"loss_type='cispo' weighs each token by its ratio cut at epsilon_high={self.epsilon_high} (None: epsilon="
-                f"{self.epsilon}). The ratio is 1 here, so a cut below 1 only makes all gradients smaller; set epsilon_high "
-                "to 1 or more, such as 5.0 (arXiv 2510.13786)"
-            )
-        self._check_numbers()
-        self._at_least("batch_size", 1)
-        if self.episodes_per_task in (0, 1):
-            raise ConfigError(
-                f"episodes_per_task={self.episodes_per_task} never trains: an advantage compares the episodes of one "
-                "task, so it takes 2 or more"
-            )
-        self._at_least("episodes_per_task", 2)
-        for name in (
-            "num_steps",
-            "max_sampling_attempts",
-            "validation_interval",
-            "micro_batch_tokens",
-            "max_model_length",
-        ):
-            self._at_least(name, 1)
-        for name in (
-            "max_turns",
-            "val_max_turns",
-            "max_completion_length",
-            "max_concurrent_episodes",
-            "max_steps_without_variance",
-        ):
-            if getattr(self, name) is not None:
-                self._at_least(name, 1)
-        for name in ("overlong_buffer_tokens", "episode_retries", "parse_retries"):
-            self._at_least(name, 0)
-        reserve = EpisodeLimits().reply_reserve_tokens
-        if self.max_model_length <= reserve:
-            raise ConfigError(
-                f"max_model_length={self.max_model_length} leaves no room for a prompt: {reserve} tokens are kept for a reply"
-            )
-        if self.max_completion_length is not None and self.max_completion_length >= self.max_model_length:
-            raise ConfigError(
-                f"max_completion_length={self.max_completion_length} leaves no room for a prompt within "
-                f"max_model_length={self.max_model_length}; raise the second or lower the first"
-            )
-        if self.overlong_buffer_tokens >= self.max_model_length:
-            raise ConfigError(
-                f"overlong_buffer_tokens={self.overlong_buffer_tokens} must be under max_model_length={self.max_model_length}"
-            )
-        if self.overlong_penalty is not None and not self.overlong_penalty > 0:
-            raise ConfigError(
-                f"overlong_penalty={self.overlong_penalty} must be a positive cost, or None for no penalty"
-            )
-        if self.overlong_buffer_tokens and self.overlong_penalty is None:
-            raise ConfigError("overlong_buffer_tokens needs overlong_penalty, the full cost that its ramp leads to")
-        if not self.temperature > 0:
-            raise ConfigError(f"temperature={self.temperature} must be positive; GRPO compares different samples")
-        if self.val_temperature is not None and self.val_temperature < 0:
-            raise ConfigError(f"val_temperature={self.val_temperature} must be 0 (greedy) or positive")
-        if self.scale_rewards not in SCALES:
-            raise ConfigError(f"scale_rewards={self.scale_rewards!r} is unknown; allowed are {', '.join(SCALES[:3])}")
-        self._one_of("advantage_baseline", BASELINES)
-        self._one_of("credit", CREDITS)
-        if not 0 <= self.turn_discount <= 1:
-            raise ConfigError(f"turn_discount={self.turn_discount} must be from 0 to 1")
-        for name, credit in (("turn_discount", "return"), ("turn_reward_weight", "mt_grpo")):
-            if getattr(self, name) != 1.0 and self.credit != credit:
-                raise ConfigError(f"{name} belongs to credit={credit!r}, but credit={self.credit!r}")
-        if self.sampling_correction is not None:
-            self._one_of("sampling_correction", LEVELS)
-        if not self.sampling_correction_cap >= 1:
-            raise ConfigError(f"sampling_correction_cap={self.sampling_correction_cap} must be at least 1")
-        best = self.metric_for_best_model
-        if best is not None and not best.startswith("val/"):
-            raise ConfigError(
-                f"metric_for_best_model={best!r} must be a metric of the validation, such as 'val/success'"
-            )
-        if best is not None and best not in VALIDATION_METRICS and not best.startswith(("val/env/", "val/by_env/")):
-            raise ConfigError(
-                f"metric_for_best_model={best!r} is no metric of a validation, which has {', '.join(VALIDATION_METRICS)}, and "
-                f"those of the environments (val/env/…, val/by_env/…).{did_you_mean(best, VALIDATION_METRICS)}"
-            )
-        if self.metric_for_best_model is not None and self.save_total_limit == 1:
-            raise ConfigError(
-                "save_total_limit=1 has no room for the best checkpoint beside the last one; use 2 or more"
-            )
-        if not isinstance(self.chat_template_kwargs, (dict, type(None))):
-            raise ConfigError(f"chat_template_kwargs must be a mapping, got {self.chat_template_kwargs!r}")
-        if not 0 <= self.max_error_share <= 1:
-            raise ConfigError(f"max_error_share={self.max_error_share} is a share, from 0 to 1")
-        for variable, name in (("ACCELERATE_USE_FSDP", "fsdp"), ("ACCELERATE_USE_DEEPSPEED", "deepspeed")):
-            if os.environ.get(variable, "false").lower() in ("true", "1"):
+        for name, value in self._given.items():
+            if name in DERIVED:
+                raise ConfigError(f"{name}={value!r} is derived here; set {DERIVED[name]} instead")
+            if name in REFUSED and value != REFUSED[name][0]:
+                allowed, why = REFUSED[name]
+                raise ConfigError(f"{name}={value!r} is not supported ({why}); leave it at {allowed!r}")
+            if name == "loss_type" and value in OTHER_LOSS_TYPES:
                 raise ConfigError(
-                    f"accelerate is configured for {name}, which is not supported ({REFUSED[name][1]}); launch with "
-                    "--multi_gpu, and train an adapter (--lora) where a GPU cannot hold all weights and their optimizer"
+                    f"loss_type={value!r} is not supported ({OTHER_LOSS_TYPES[value]}); allowed are "
+                    f"{', '.join(LOSS_TYPES)}"
                 )
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        if self.batch_size % world_size:
-            raise ConfigError(
-                f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays "
-                f"on one); use a multiple of {world_size}"
-            )
+        check(type(self), self._given)
+        for broken, message in self._rules():
+            if broken:
+                raise ConfigError(message)
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """What must hold between the settings: whether a rule is broken, and the error then."""
+        reserve, best = EpisodeLimits().reply_reserve_tokens, self.metric_for_best_model
+        world_size = _world_size()
+        negative = [name for name in _NOT_NEGATIVE if getattr(self, name) < 0]
+        sharded = [
+            name
+            for name in ("fsdp", "deepspeed")
+            if os.environ.get(f"ACCELERATE_USE_{name.upper()}", "false").lower() in ("true", "1")
+        ]
+        return [
+            (bool(negative), "; ".join(f"{name}={getattr(self, name)} must be 0 or more" for name in negative)),
+            (
+                self.episodes_per_task == 1,
+                "episodes_per_task=1 never trains: an advantage compares the episodes of one task, so it takes 2 or more",
+            ),
+            (
+                self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1),
+                f"loss_type='cispo' weighs each token by its ratio cut at epsilon_high={self.epsilon_high} (None: "
+                f"epsilon={self.epsilon}). The ratio is 1 here, so a cut below 1 only makes all gradients smaller; set "
+                "epsilon_high to 1 or more, such as 5.0 (arXiv 2510.13786)",
+            ),
+            (
+                self.max_model_length <= reserve,
+                f"max_model_length={self.max_model_length} leaves no room for a prompt: {reserve} tokens are kept for a "
+                "reply",
+            ),
+            (
+                self.max_completion_length is not None and self.max_completion_length >= self.max_model_length,
+                f"max_completion_length={self.max_completion_length} leaves no room for a prompt within "
+                f"max_model_length={self.max_model_length}; raise the second or lower the first",
+            ),
+            (
+                self.overlong_buffer_tokens >= self.max_model_length,
+                f"overlong_buffer_tokens={self.overlong_buffer_tokens} must be under "
+                f"max_model_length={self.max_model_length}",
+            ),
+            (
+                self.overlong_buffer_tokens > 0 and self.overlong_penalty is None,
+                "overlong_buffer_tokens needs overlong_penalty, the full cost that its ramp leads to",
+            ),
+            *(
+                (
+                    getattr(self, name) != 1.0 and self.credit != credit,
+                    f"{name} belongs to credit={credit!r}, but credit={self.credit!r}",
+                )
+                for name, credit in (("turn_discount", "return"), ("turn_reward_weight", "mt_grpo"))
+            ),
+            (
+                best is not None
+                and best not in VALIDATION_METRICS
+                and not best.startswith(("val/env/", "val/by_env/")),
+                f"metric_for_best_model={best!r} is no metric of a validation, which has "
+                f"{', '.join(VALIDATION_METRICS)}, and those of the environments (val/env/…, val/by_env/…)."
+                f"{did_you_mean(str(best), VALIDATION_METRICS)}",
+            ),
+            (
+                best is not None and self.save_total_limit == 1,
+                "save_total_limit=1 has no room for the best checkpoint beside the last one; use 2 or more",
+            ),
+            (
+                bool(sharded),
+                f"accelerate is configured for {' and '.join(sharded)}, which is not supported "
+                f"({'; '.join(REFUSED[name][1] for name in sharded)}); launch with --multi_gpu, and train an adapter "
+                "(--lora) where a GPU cannot hold all weights and their optimizer",
+            ),
+            (
+                self.batch_size % world_size > 0,
+                f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays on "
+                f"one); use a multiple of {world_size}",
+            ),
+        ]
+
+    def _derived(self) -> dict[str, Any]:
+        """The settings of TRL that follow from ours, and ours that are None for "it depends"."""
+        on_gpu = torch.cuda.is_available() and not self.use_cpu
+        bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported() if self.bf16 is None else self.bf16
+        checkpointing = on_gpu if self.gradient_checkpointing is None else self.gradient_checkpointing
+        episodes = self.batch_size // _world_size() * self.episodes_per_task
+        return {
+            "num_generations": self.episodes_per_task,
+            "per_device_train_batch_size": episodes,
+            "per_device_eval_batch_size": episodes,
+            "gradient_accumulation_steps": 1,
+            "max_steps": self.num_steps,
+            "num_train_epochs": 1.0,
+            "do_eval": False,
+            "eval_on_start": False,
+            "eval_strategy": "no",
+            "eval_delay": 0,
+            "mask_truncated_completions": False,
+            "report_to": [],
+            "output_dir": str(Path(self.runs_dir) / (self.run_name or "unnamed")),
+            "bf16": bf16,
+            "sampling_correction": self.sampling_correction or ("token" if bf16 or self.fp16 else "off"),
+            "gradient_checkpointing": checkpointing,
+            "activation_checkpointing": checkpointing,
+        }
 
     def check_tasks(self, tasks: Sequence[Task], val_tasks: Sequence[Task] | None) -> None:
         """Raise :class:`ConfigError` when these tasks are too few for the settings."""
@@ -369,70 +371,6 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(
                 f"metric_for_best_model={self.metric_for_best_model!r} needs validation tasks (val_tasks)"
             )
-
-    def _check_types(self) -> None:
-        """What was given for a setting of a plain type is of that type; a whole number is a number too."""
-        hints = typing.get_type_hints(type(self))
-        for name, value in self._given.items():
-            kinds = typing.get_args(hints[name]) or (hints[name],)
-            known = [kind for kind in _KINDS if kind in kinds]
-            if name == "scale_rewards" or len(known) != len(set(kinds) - {type(None)}):
-                continue
-            accepted = {*kinds, *([int] if float in kinds else [])}
-            if type(value) not in accepted and not isinstance(value, tuple(accepted - {int})):
-                allowed = " or ".join(_KINDS[kind] for kind in known)
-                raise ConfigError(f"{name} must be {allowed}, got {value!r}")
-
-    def _check_numbers(self) -> None:
-        """No setting is NaN or infinite, and those that cannot be negative are not."""
-        for setting in dataclasses.fields(self):
-            value = getattr(self, setting.name)
-            if isinstance(value, float) and not math.isfinite(value) and setting.name != "sampling_correction_cap":
-                raise ConfigError(f"{setting.name}={value} must be a finite number")
-        for name in ("learning_rate", "weight_decay", "beta", "seed", "warmup_steps", "max_grad_norm"):
-            value = getattr(self, name)
-            if isinstance(value, (int, float)) and value < 0:
-                raise ConfigError(f"{name}={value} must be 0 or more")
-        if self.seed >= 2**32:
-            raise ConfigError(f"seed={self.seed} must be under {2**32}, which is what the generators take")
-        for name in ("logging_steps", "save_steps"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be positive")
-
-    def _one_of(self, name: str, allowed: Sequence[str]) -> None:
-        value = plain(getattr(self, name))
-        if value not in allowed:
-            raise ConfigError(
-                f"{name}={value!r} is unknown; allowed are {', '.join(allowed)}.{did_you_mean(str(value), allowed)}"
-            )
-
-    def _at_least(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-    def _derive(self) -> None:
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.num_generations = self.episodes_per_task
-        self.per_device_train_batch_size = self.batch_size // world_size * self.episodes_per_task
-        self.per_device_eval_batch_size = self.per_device_train_batch_size
-        self.gradient_accumulation_steps = 1
-        self.max_steps = self.num_steps
-        self.num_train_epochs = 1.0
-        self.do_eval = self.eval_on_start = False
-        self.eval_strategy = "no"
-        self.eval_delay = 0
-        self.mask_truncated_completions = False
-        self.report_to = []
-        self.output_dir = str(Path(self.runs_dir) / (self.run_name or "unnamed"))
-        on_gpu = torch.cuda.is_available() and not self.use_cpu
-        if self.bf16 is None:
-            self.bf16 = on_gpu and not self.fp16 and torch.cuda.is_bf16_supported()
-        if self.sampling_correction is None:
-            self.sampling_correction = "token" if self.bf16 or self.fp16 else "off"
-        if self.gradient_checkpointing is None:
-            self.gradient_checkpointing = on_gpu
-        self.activation_checkpointing = self.gradient_checkpointing
 
     def make_credit(self) -> Credit:
         """How the rewards of a step become advantages."""
@@ -479,11 +417,12 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
             raise ConfigError(f"{path} is not valid YAML in UTF-8: {error}") from error
         if not isinstance(values, dict):
             raise ConfigError(f"{path} must hold a mapping of settings, got {type(values).__name__}")
-        return cls(**parse_settings({**values, **overrides}, source=str(path)))
+        return cls(**parse(cls, {**values, **overrides}, source=str(path)))
 
     def to_yaml(self, path: str | Path) -> None:
-        """Write the settings that differ from the defaults, except ``resume_from_checkpoint``, which is of one start
-        and not of the run; :meth:`from_yaml` reads them back.
+        """Write the settings that differ from the defaults, for :meth:`from_yaml`.
+
+        ``resume_from_checkpoint`` is left out: it belongs to one start of a run, not to the run.
 
         Raises:
             ConfigError: A setting holds an object that YAML cannot express.
@@ -500,65 +439,5 @@ class GRPOConfig(trl.GRPOConfig):  # type: ignore[misc]  # trl has no type infor
         return type(self)(**{**self._given, **changes})
 
 
-def parse_settings(values: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """Check names and convert texts such as ``"2e-5"`` (a string to YAML) to the type of their setting.
-
-    Raises:
-        ConfigError: A name is unknown or a text does not convert; the message names ``source``.
-    """
-    hints = typing.get_type_hints(GRPOConfig)
-    names = [f.name for f in dataclasses.fields(GRPOConfig) if f.init]
-    parsed = {}
-    for name, value in values.items():
-        if name not in names:
-            raise ConfigError(f"{source}: unknown setting {name!r}.{did_you_mean(str(name), names)}")
-        parsed[name] = _convert(name, value, hints[name], source)
-    return parsed
-
-
-def _convert(name: str, value: Any, hint: Any, source: str) -> Any:
-    if not isinstance(value, str):
-        return (
-            float(value)
-            if _accepts(hint, float)
-            and isinstance(value, int)
-            and not _accepts(hint, int)
-            and not isinstance(value, bool)
-            else value
-        )
-    if value.lower() in ("none", "null") and _accepts(hint, type(None)):
-        return None
-    if _accepts(hint, str) and not (_accepts(hint, dict) and value.lstrip().startswith("{")):
-        return value
-    try:
-        if _accepts(hint, bool) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if _accepts(hint, int):
-            return int(value)
-        if _accepts(hint, float):
-            return float(value)
-        parsed = yaml.safe_load(value)
-        if _accepts(hint, bool) and not isinstance(parsed, bool):
-            raise ValueError
-        return parsed
-    except (ValueError, yaml.YAMLError):
-        raise ConfigError(f"{source}: {name} takes {getattr(hint, '__name__', hint)}, got {value!r}") from None
-
-
-def plain(value: Any) -> Any:
-    """Enumerations and paths as the text that sets them."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
-def _accepts(hint: Any, kind: type) -> bool:
-    return hint is kind or kind in typing.get_args(hint)
-
-
-def _default(f: dataclasses.Field[Any]) -> Any:
-    return (
-        f.default
-        if f.default is not dataclasses.MISSING
-        else (f.default_factory() if f.default_factory is not dataclasses.MISSING else dataclasses.MISSING)
-    )
+def _world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,15 +1,17 @@
-"""``llmgym train``: from command line to :func:`train_multi_turn`. Knows arguments, no training."""
+"""``llmgym train``: from the command line to :func:`llmgym_trainer.train_multi_turn`."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
-from llmgym.cli.options import key_value
+from llmgym._util.settings import add_options, given, parse
+from llmgym.cli.options import CommandParser, key_value
 from llmgym.errors import ConfigError, TaskError, did_you_mean
 from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
-from llmgym_trainer.config import GRPOConfig, parse_settings
+from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
 from llmgym_trainer.models.builtin.presets import preset
 from llmgym_trainer.models.lora import default_lora
 from llmgym_trainer.runs.folder import RunFolder
@@ -17,94 +19,73 @@ from llmgym_trainer.runs.interrupts import TrainingInterrupted
 from llmgym_trainer.runs.state import find_checkpoint
 
 INTERRUPTED = 130
-"""Exit status of a run that was asked to stop and did so in order."""
+"""Exit status of a run that stopped in order because it was asked to."""
 
 _EPILOG = """\
-Every other setting of GRPOConfig can be given as an option of the same name, such as --num-steps 50
---learning-rate 1e-5 --wandb-project my-project. A setting on the command line wins over --config, and that over
-the presets of the built-in models.
+A setting on the command line wins over --config, and that over the presets of the built-in models.
 
 examples:
   llmgym train ToolUseGame-v0
-  llmgym train ToolUseGame-v0 --model Qwen/Qwen3-0.6B --lora
+  llmgym train ToolUseGame-v0 --model Qwen/Qwen3-0.6B --lora --num-steps 50 --learning-rate 1e-5
   llmgym train my_env.py:MyEnv --tasks tasks.jsonl --model path/to/model
   llmgym train my_env.py:MyEnv --dataset openai/gsm8k --dataset-option config=main prompt=question target=answer
   llmgym train ToolUseGame-v0 --also CalculatorMath-v0=0.5
-  llmgym train --resume runs/NAME
+  llmgym train --resume runs/NAME --num-steps 200
 """
+
+_DATASET_OPTIONS = ("config", "split", "limit", "prompt", "target", "id", "metadata")
 
 
 def main(argv: list[str]) -> int:
     """Run ``llmgym train`` and return its exit status.
 
     Raises:
-        LLMGymError: Anything the user can mend; the caller prints it as one line.
+        LLMGymError: Anything the user can fix; the caller prints it as one line.
     """
-    if argv and argv[0].partition("=")[0] == "--resume":
-        return _resume(argv)
-    parser = _parser()
-    known, rest = parser.parse_known_args(argv)
-    if known.resume is not None:
-        raise ConfigError("--resume comes first and takes no environment: llmgym train --resume runs/NAME")
-    before = argv[argv.index(known.env) - 1] if known.env != argv[0] else ""
-    if before.startswith("--") and "=" not in before and before != "--lora":
-        raise ConfigError(f"the environment comes first, as in: llmgym train ToolUseGame-v0 {before} {known.env}")
-    given = _settings(rest)
-    if known.model is not None:
-        given["model"] = known.model
-    given = parse_settings(given, source="command line")
-    from_file = GRPOConfig.from_yaml(known.config).given if known.config else {}
-    model = given.get("model", from_file.get("model", "tiny"))
-    config = GRPOConfig(**{**preset(model), **from_file, **given})
-    return _train(known, config, argv)
+    options = _parser().parse_args(argv)
+    settings = parse(GRPOConfig, given(options, GRPOConfig), source="command line")
+    if options.resume is not None:
+        return _resume(options, settings)
+    if options.env is None:
+        raise ConfigError("name an environment, such as llmgym train ToolUseGame-v0")
+    from_file = GRPOConfig.from_yaml(options.config).given if options.config else {}
+    model = settings.get("model", from_file.get("model", GRPOConfig.model))
+    return _train(options, GRPOConfig(**{**preset(model), **from_file, **settings}), argv)
 
 
-def _resume(argv: list[str]) -> int:
-    """Run the command of an earlier run once more, with the settings in its folder and those given now."""
-    run, *rest = argv[0].split("=", 1)[1:] + argv[1:] or [""]
-    if not run or run.startswith("--"):
-        raise ConfigError("--resume takes the folder of a run, as in: llmgym train --resume runs/NAME")
-    _check_settings_alone(rest)
-    folder = RunFolder(find_checkpoint(run).parent)
-    command = folder.command()
-    known, _ = _parser().parse_known_args(command)
-    changes = {**_settings(rest), "resume_from_checkpoint": run}
-    return _train(known, GRPOConfig.from_yaml(folder.path / "config.yaml", **changes), command)
-
-
-def _check_settings_alone(rest: list[str]) -> None:
-    """Raise :class:`ConfigError` where an option that is no setting follows ``--resume``."""
-    parser = _parser()
-    known = vars(parser.parse_known_args(["env", *rest])[0])
-    for name in ("tasks", "dataset", "dataset_option", "also", "val_tasks", "task_option", "lora", "config"):
-        if known[name] != parser.get_default(name):
+def _resume(options: argparse.Namespace, settings: dict[str, Any]) -> int:
+    """Run the command of an earlier run again, with the settings in its folder and those given now."""
+    for name, default in vars(_parser().parse_args([])).items():
+        if name != "resume" and getattr(options, name) != default:
+            what = "an environment" if name == "env" else f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"--resume takes settings only, such as --num-steps 200, but not --{name.replace('_', '-')}: environment, "
-                "tasks and adapter are those of the command that began the run"
+                f"--resume takes settings only, such as --num-steps 200, but not {what}: environment, tasks and adapter "
+                "are those of the command that started the run"
             )
+    folder = RunFolder(find_checkpoint(options.resume).parent)
+    command = folder.command()
+    changes = {**settings, "resume_from_checkpoint": options.resume}
+    config = GRPOConfig.from_yaml(folder.path / "config.yaml", **changes)
+    return _train(_parser().parse_args(command), config, command)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="llmgym train",
         description="Train a model on an environment with multi-turn GRPO.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with a run from its last checkpoint; only settings may follow, such as --num-steps 200",
-    )
-    parser.add_argument("env", help="registered id, module:Id-v0, module:Class or my_env.py:MyEnv")
-    parser.add_argument("--tasks", metavar="JSONL", help="training tasks, instead of the environment's own")
-    parser.add_argument(
+    add = parser.add_argument
+    add("env", nargs="?", help="registered id, module:Id-v0, module:Class or my_env.py:MyEnv")
+    add("--resume", metavar="RUN", help="resume a run from its last checkpoint; only settings may be given beside it")
+    add("--config", metavar="YAML", help="settings from a file")
+    add("--tasks", metavar="JSONL", help="training tasks, instead of the environment's own")
+    add(
         "--dataset",
         metavar="NAME",
         help="training tasks from a Hugging Face dataset: a hub name, a folder, or a JSONL, CSV or Parquet file",
     )
-    parser.add_argument(
+    add(
         "--dataset-option",
         metavar="KEY=VALUE",
         action="extend",
@@ -112,50 +93,55 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="config, split, limit, or a column: prompt=question target=answer id=name metadata=level,topic",
     )
-    parser.add_argument(
+    add(
         "--also",
         metavar="ENV[=WEIGHT]",
         action="append",
         default=[],
         help="a further environment in the same run, with its own tasks; the first one has weight 1",
     )
-    parser.add_argument("--val-tasks", metavar="JSONL", help="held-out tasks, instead of the environment's own")
-    parser.add_argument(
+    add("--val-tasks", metavar="JSONL", help="held-out tasks, instead of the environment's own")
+    add(
         "--task-option",
         metavar="KEY=VALUE",
         action="append",
         default=[],
         help="passed to the task generator, such as level=2",
     )
-    parser.add_argument(
-        "--model", default=None, help="'tiny' (default), 'smollm2', a directory, a run folder or a hub name"
-    )
-    parser.add_argument("--lora", action="store_true", help="train a LoRA adapter (rank 16, all linear layers)")
-    parser.add_argument("--config", metavar="YAML", help="settings from a file")
+    add("--lora", action="store_true", help="train a LoRA adapter (rank 16, all linear layers)")
+
+    ours = [name for name in GRPOConfig.__annotations__ if name not in REFUSED]
+    others = [field.name for field in dataclasses.fields(GRPOConfig) if field.init and field.name not in ours]
+    add_options(parser.add_argument_group("settings"), GRPOConfig, ours)
+    group = parser.add_argument_group("settings of TRL and transformers")
+    add_options(group, GRPOConfig, others)
+    for action in group._group_actions:
+        if action.dest in DERIVED or action.dest in REFUSED:
+            action.help = argparse.SUPPRESS  # an option all the same, so that its error says what to set instead
     return parser
 
 
-def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) -> int:
-    entry = find(known.env)
-    options = dict(key_value(text, "--task-option") for text in known.task_option)
-    tasks = _tasks(entry, known, options)
-    val_tasks = _val_tasks(entry, known, options)
-    also = [_weighted(text) for text in known.also]
+def _train(options: argparse.Namespace, config: GRPOConfig, command: list[str]) -> int:
+    entry = find(options.env)
+    task_options = dict(key_value(text, "--task-option") for text in options.task_option)
+    tasks = _tasks(entry, options, task_options)
+    val_tasks = _val_tasks(entry, options, task_options)
+    also = [_weighted(text) for text in options.also]
 
     from llmgym_trainer.data.task_stream import TaskSource
     from llmgym_trainer.train import announce, train_multi_turn
 
     data: dict[str, Any] = {
-        "tasks": tasks, "env_factory": entry.make_env, "val_tasks": val_tasks, "env_id": known.env,
+        "tasks": tasks, "env_factory": entry.make_env, "val_tasks": val_tasks, "env_id": options.env,
     }  # fmt: skip
     if also:
-        first = TaskSource(_name(known.env), tasks, entry.make_env, val_tasks=val_tasks or ())
+        first = TaskSource(_name(options.env), tasks, entry.make_env, val_tasks=val_tasks or ())
         others = [
             TaskSource(_name(name), found.load_tasks("train"), found.make_env, weight, _own_val_tasks(found, {}) or ())
             for name, found, weight in also
         ]
         data = {"sources": [first, *others]}
-    adapter = default_lora() if known.lora or config.model == "smollm2" else None
+    adapter = default_lora() if options.lora or config.model == "smollm2" else None
     try:
         result = train_multi_turn(config, **data, peft_config=adapter, command=command)
     except TrainingInterrupted:
@@ -164,45 +150,45 @@ def _train(known: argparse.Namespace, config: GRPOConfig, command: list[str]) ->
     return INTERRUPTED if result.interrupted else 0
 
 
-def _tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) -> list[Task]:
-    if known.tasks and known.dataset:
+def _tasks(entry: EnvEntry, options: argparse.Namespace, task_options: dict[str, str]) -> list[Task]:
+    if options.tasks and options.dataset:
         raise ConfigError("give either --tasks or --dataset")
-    if known.dataset_option and not known.dataset:
+    if options.dataset_option and not options.dataset:
         raise ConfigError("--dataset-option belongs to --dataset")
-    if known.tasks:
-        return load_tasks(known.tasks)
-    if not known.dataset:
-        return entry.load_tasks("train", **options)
+    if options.tasks:
+        return load_tasks(options.tasks)
+    if not options.dataset:
+        return entry.load_tasks("train", **task_options)
 
     from llmgym_trainer.data.datasets import load_dataset_tasks
 
-    given: dict[str, Any] = dict(key_value(text, "--dataset-option") for text in known.dataset_option)
-    allowed = ("config", "split", "limit", "prompt", "target", "id", "metadata")
-    for name in given:
-        if name not in allowed:
+    columns: dict[str, Any] = dict(key_value(text, "--dataset-option") for text in options.dataset_option)
+    for name in columns:
+        if name not in _DATASET_OPTIONS:
             raise ConfigError(
-                f"--dataset-option {name}=…: allowed are {', '.join(allowed)}.{did_you_mean(name, allowed)}"
+                f"--dataset-option {name}=…: allowed are {', '.join(_DATASET_OPTIONS)}."
+                f"{did_you_mean(name, _DATASET_OPTIONS)}"
             )
-    if "metadata" in given:
-        given["metadata"] = given["metadata"].split(",")
-    if "limit" in given:
-        if not given["limit"].isdigit():
-            raise ConfigError(f"--dataset-option limit takes a whole number, got {given['limit']!r}")
-        given["limit"] = int(given["limit"])
-    return load_dataset_tasks(known.dataset, **given)
+    if "metadata" in columns:
+        columns["metadata"] = columns["metadata"].split(",")
+    if "limit" in columns:
+        if not columns["limit"].isdigit():
+            raise ConfigError(f"--dataset-option limit takes a whole number, got {columns['limit']!r}")
+        columns["limit"] = int(columns["limit"])
+    return load_dataset_tasks(options.dataset, **columns)
 
 
-def _val_tasks(entry: EnvEntry, known: argparse.Namespace, options: dict[str, str]) -> list[Task] | None:
-    if known.val_tasks:
-        return load_tasks(known.val_tasks)
-    if known.tasks or known.dataset:
+def _val_tasks(entry: EnvEntry, options: argparse.Namespace, task_options: dict[str, str]) -> list[Task] | None:
+    if options.val_tasks:
+        return load_tasks(options.val_tasks)
+    if options.tasks or options.dataset:
         return None
-    return _own_val_tasks(entry, options)
+    return _own_val_tasks(entry, task_options)
 
 
-def _own_val_tasks(entry: EnvEntry, options: dict[str, str]) -> list[Task] | None:
+def _own_val_tasks(entry: EnvEntry, task_options: dict[str, str]) -> list[Task] | None:
     try:
-        return entry.load_tasks("val", **options)
+        return entry.load_tasks("val", **task_options)
     except TaskError:
         return None
 
@@ -221,23 +207,3 @@ def _weighted(text: str) -> tuple[str, EnvEntry, float]:
 def _name(env: str) -> str:
     """The name of an environment in the metrics: its reference without folders."""
     return env.rpartition("/")[2]
-
-
-def _settings(rest: list[str]) -> dict[str, Any]:
-    """Read ``--name value``, ``--name=value`` and ``--name`` (true) pairs."""
-    settings: dict[str, Any] = {}
-    position = 0
-    while position < len(rest):
-        option = rest[position]
-        if not option.startswith("--"):
-            raise ConfigError(f"unexpected argument {option!r}; settings are given as --name value")
-        name, equals, value = option[2:].partition("=")
-        position += 1
-        if not equals:
-            if position < len(rest) and not rest[position].startswith("--"):
-                value = rest[position]
-                position += 1
-            else:
-                value = "true"
-        settings[name.replace("-", "_")] = value
-    return settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,24 @@ def load_model(
                 f"{path} was trained with chat template {trained} but its tokenizer now has {now}; restore the template"
             )
     return model, tokenizer
+
+
+def make_codec(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template_kwargs: Mapping[str, Any] | None = None
+) -> Codec:
+    """The codec of a loaded model; the end-of-text ids of its generation config end a turn too.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer, with the chat template.
+        template_kwargs: Further variables of the template.
+
+    Raises:
+        ConfigError: There is no chat template, or none that ends assistant messages with a special token.
+    """
+    stop_ids: Any = model.generation_config.eos_token_id
+    extra = [stop_ids] if isinstance(stop_ids, int) else stop_ids or []
+    return Codec(tokenizer, template_kwargs=dict(template_kwargs or {}), extra_stop_ids=extra)
 
 
 def _cannot_load(path: str, error: Exception) -> ConfigError:

@@ -16,9 +16,8 @@ from llmgym.episode import EpisodeLimits
 from llmgym.policies.sources import PolicySource
 from llmgym.task import Task
 from llmgym_trainer.engines import make_engine
-from llmgym_trainer.models.load import load_model, resolve_model
+from llmgym_trainer.models.load import load_model, make_codec, resolve_model
 from llmgym_trainer.runs.checkpoints import STATE_FILE
-from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import ModelPolicy
 
 
@@ -63,12 +62,7 @@ class LocalSource(PolicySource):
         if given is None:
             given = _run_settings(path).get("chat_template_kwargs") or {}
         self._template_kwargs = dict(given)
-        stop_ids = loaded.generation_config.eos_token_id
-        self._codec = Codec(
-            tokenizer,
-            template_kwargs=self._template_kwargs,
-            extra_stop_ids=[stop_ids] if isinstance(stop_ids, int) else stop_ids or [],
-        )
+        self._codec = make_codec(loaded, tokenizer, self._template_kwargs)
         self._codec.probe()
         self._engine = make_engine(loaded)
         self._positions: int | None = getattr(loaded.config.get_text_config(), "max_position_embeddings", None)

@@ -21,9 +21,10 @@ from typing import Any
 import numpy
 import torch
 
+from llmgym._util.settings import plain
 from llmgym.errors import ConfigError
 from llmgym.task import Task
-from llmgym_trainer.config import GRPOConfig, plain
+from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.runs.checkpoints import STATE_FILE, checkpoint_step, checkpoints, discard_partial, last_checkpoint
 from llmgym_trainer.runs.folder import read_metrics
 
