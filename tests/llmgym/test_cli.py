@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 import types
+from pathlib import Path
 
 import pytest
 
@@ -150,7 +152,9 @@ sys.exit(", ".join(name for name in ("torch", "transformers", "trl") if name in 
 
 
 def test_the_console_script_is_installed():
-    done = subprocess.run(["llmgym", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [Path(sysconfig.get_path("scripts"), "llmgym"), "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"llmgym {llmgym.__version__}\n"
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
+import threading
 import time
 from pathlib import Path
 
@@ -99,18 +101,22 @@ def test_ctrl_c_saves_and_says_how_to_go_on():
     )
 
     def answer(body):
-        time.sleep(0.05)
+        if len(server.bodies) > 20:
+            release.wait(60)  # the run is not over when the signal comes
         return completion("done")
 
+    release = threading.Event()
     with FaultServer(answer) as server:
-        command = f"llmgym eval my_env.py:MyEnv --tasks tasks.jsonl --model m --base-url {server.url} --out run"
-        process = subprocess.Popen(command.split(), stderr=subprocess.PIPE, text=True)
+        command = f"eval my_env.py:MyEnv --tasks tasks.jsonl --model m --base-url {server.url} --out run"
+        script = Path(sysconfig.get_path("scripts"), "llmgym")
+        process = subprocess.Popen([script, *command.split()], stderr=subprocess.PIPE, text=True)
         record = Path("run/episodes.jsonl")
         while not record.is_file() or record.read_bytes().count(b"\n") < 3:
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
+        release.set()
     assert process.returncode == 130
     assert "--resume runs the rest" in err
     assert "Traceback" not in err

@@ -525,14 +525,14 @@ def test_a_killed_run_goes_on_without_repeating_an_episode(tmp_path):
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        time.sleep(0.3)  # the server has read the last requests of the dead
         with record.open("ab") as file:  # as if the kill had come in the middle of a line
             file.write(record.read_bytes().splitlines()[0][:100])
         saved = len(read_episodes(record, skip_cut_line=True))
         asked = len(server.bodies)
         done = subprocess.run(command("resume", server.url), capture_output=True, text=True, check=True)
         assert done.stdout == "20\n"
-        assert len(server.bodies) - asked == 20 - saved
+        # The server may read what the dead process asked for last, three requests at most, after that.
+        assert 0 <= len(server.bodies) - asked - (20 - saved) <= 3
     assert len(keys("run")) == 20
     assert set(keys("run").values()) == {1}
 

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from llmgym._util import aio
 from llmgym._util.aio import run_sync
 
 
@@ -120,8 +121,21 @@ def test_an_error_of_the_coroutine_that_is_a_timeout_is_not_taken_for_the_watch_
         run_sync(late(), blocked_after_s=0.05)
 
 
-def test_a_loop_that_turns_is_not_warned_of(caplog):
-    run_sync(asyncio.sleep(1.0), blocked_after_s=0.3)
+def test_a_loop_that_turns_is_not_warned_of(caplog, monkeypatch):
+    loop, _ = aio._background_loop()
+    looks = []
+
+    def wait(futures, timeout):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)  # the loop has turned since the last look
+        looks.append(timeout)
+
+    async def until_watched():
+        while len(looks) < 5:
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(aio.concurrent.futures, "wait", wait)
+    run_sync(until_watched(), blocked_after_s=0.3)
+    assert looks[:5] == [0.3] * 5
     assert not caplog.records
 
 
@@ -180,6 +194,7 @@ def test_a_forked_worker_process():
 def test_a_call_while_the_interpreter_shuts_down_does_not_hang():
     program = """
 import asyncio, os
+from llmgym._util import aio
 from llmgym._util.aio import run_sync
 
 class Late:

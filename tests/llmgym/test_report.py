@@ -172,7 +172,7 @@ def test_a_metric_that_is_not_finite_spoils_no_other():
 class TroubleEnv(AddingEnv):
     """A tool for each way to fail."""
 
-    tool_timeout_s = 0.05
+    tool_timeout_s = 1.0
 
     @llmgym.tool
     async def slow(self) -> str:

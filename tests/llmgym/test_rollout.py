@@ -241,14 +241,14 @@ def test_an_unknown_tool_and_a_schema_violation_are_no_parse_failure():
     assert (episode.num_tool_calls, episode.num_tool_errors) == (3, 2)
 
 
-SHORT = EpisodeLimits(env_timeout_s=0.05)
+SHORT = EpisodeLimits(env_timeout_s=0.5)
 
 
 @pytest.mark.parametrize(
     ("env", "detail"),
     [
-        (EchoEnv(on_reset=hang), "reset exceeded env_timeout_s=0.05"),
-        (EchoEnv(on_step=hang), "step exceeded env_timeout_s=0.05"),
+        (EchoEnv(on_reset=hang), "reset exceeded env_timeout_s=0.5"),
+        (EchoEnv(on_step=hang), "step exceeded env_timeout_s=0.5"),
     ],
 )
 def test_timeout(env, detail):
@@ -283,7 +283,7 @@ def test_the_time_of_all_calls_is_added_up_and_the_policy_s_is_not(monkeypatch):
 
 def test_a_step_that_blocks_the_event_loop_past_the_budget_is_a_timeout_too():
     async def block(env, message):
-        time.sleep(0.1)
+        time.sleep(0.6)
         return StepResult(True, False, env.messages, 1.0)
 
     episode = play(EchoEnv(on_step=block), ["a"], SHORT)

@@ -167,11 +167,13 @@ def test_no_more_episodes_at_once_than_allowed(engine):
 
 
 def test_a_cancelled_rollout_closes_its_environments(engine):
-    closed = []
+    closed, waiting = [], 0
 
     class Waiting(LetterEnv):
         async def step(self, message):
-            await asyncio.sleep(60)
+            nonlocal waiting
+            waiting += 1
+            await asyncio.Event().wait()
 
         async def close(self):
             closed.append(1)
@@ -179,7 +181,8 @@ def test_a_cancelled_rollout_closes_its_environments(engine):
     async def run():
         collector = Collector(Codec(build_tokenizer()), engine, lambda task: Waiting(), seed=0)
         task = asyncio.ensure_future(collector.collect(TASKS[:2], 2, LIMITS, temperature=1.0, phase="train0", step=0))
-        await asyncio.sleep(0.2)
+        while waiting < 4:
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
