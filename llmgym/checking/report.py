@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from llmgym._util.text import printable
 from llmgym.checking.codes import CHECKS, CODES, Code, Level
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Findings:
             known.count += 1
         else:
             assert code in CODES  # a code without a page would be a fault of ours
-            self._by_code[code] = Finding(code, printable(sent), printable(got))
+            self._by_code[code] = Finding(code, _shown(sent), _shown(got))
 
     def __contains__(self, code: str) -> bool:
         return code in self._by_code
@@ -166,10 +167,8 @@ def conclude(findings: list[Finding], done: dict[str, str], skipped: dict[str, s
     return results
 
 
-def printable(text: str, limit: int = 400) -> str:
-    """Shorten text and escape what a terminal must not get: control characters and lone surrogates."""
-    cut = text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in cut)
+def _shown(text: str, limit: int = 400) -> str:
+    return printable(text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)")
 
 
 def print_report(report: CheckReport, console: Console) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from llmgym._util.text import first_difference
 from llmgym.checking.report import Findings
 from llmgym.checking.session import Session
 from llmgym.checking.subject import Skip, Subject, valid_script
@@ -139,7 +140,8 @@ def check_interleaved(subject: Subject) -> str:
     for (task, _), old, session in zip(parts, alone, together, strict=True):
         if old != session.transcript:
             sent = f"task {task.id!r:.60}, alone and then beside two other episodes, step by step in turn"
-            got = _contrast(old, session.transcript) + "".join(f"; {finding.got}" for finding in new[:1])
+            before, after = first_difference("\n".join(old), "\n".join(session.transcript), width=150)
+            got = f"alone {before}; beside others {after}" + "".join(f"; {finding.got}" for finding in new[:1])
             lab.findings.add("shared-state", sent=sent, got=got)
             break
     return f"3 episodes, {sum(map(len, scripts))} actions"
@@ -202,16 +204,6 @@ def _whole_s(subject: Subject) -> float:
 def _step(session: Session, message: Any) -> None:
     if session.usable and not session.ended:
         session.step(message, sent="valid")
-
-
-def _contrast(old: list[str], new: list[str], width: int = 120) -> str:
-    place = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    if place >= min(len(old), len(new)):
-        return f"{len(old)} answers alone, {len(new)} beside others"
-    one, two = old[place], new[place]
-    start = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    cut = slice(max(0, start - width // 4), start + width)
-    return f"answer {place}: alone …{one[cut]}…, beside others …{two[cut]}…"
 
 
 def importable(target: Any) -> str | None:

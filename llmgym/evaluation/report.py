@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from llmgym._util.text import shorten
 from llmgym.episode import Episode, StopReason, Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.statistics import Estimate, cluster_estimate, has_reward_variance, pass_at_k, pass_hat_k
@@ -389,7 +390,7 @@ def _trainable(rewards: Sequence[Sequence[float]], success_reward: float, *, lea
 
 def _failures(every: Sequence[EpisodeSummary]) -> list[Failure]:
     kinds = (StopReason.ERROR, StopReason.PARSE_FAILURE, StopReason.TIMEOUT)
-    counts = Counter((s.stop_reason, _shorten(s.stop_detail, 200)) for s in every if s.stop_reason in kinds)
+    counts = Counter((s.stop_reason, shorten(s.stop_detail, 200)) for s in every if s.stop_reason in kinds)
     return [Failure(reason, detail, count) for (reason, detail), count in counts.most_common(8)]
 
 
@@ -397,7 +398,7 @@ def _task_row(id: str, prompt: str, group: Sequence[EpisodeSummary], success_rew
     good = [summary for summary in group if not summary.failed]
     return TaskRow(
         id=id,
-        prompt=_shorten(prompt, 80),
+        prompt=shorten(prompt, 80),
         rewards=[None if summary.failed else summary.reward for summary in group],
         mean_reward=_mean([summary.reward for summary in good]),
         successes=sum(summary.reward >= success_reward for summary in good),
@@ -457,8 +458,3 @@ def _within_0_and_1(estimate: Estimate) -> Estimate:
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _shorten(text: str, limit: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llmgym._util.text import printable
 from llmgym.episode import StopReason
 from llmgym.evaluation.comparison import Comparison
 from llmgym.evaluation.report import Report, TaskRow
@@ -175,15 +176,15 @@ def _print_tables(title: str, tables: Sequence[_Table], console: Console) -> Non
     from rich.text import Text
 
     if title:
-        console.print(Text(_printable(title), style="bold"))
+        console.print(Text(printable(title), style="bold"))
     for table in tables:
         if not table.rows:
             continue
         grid = Table(title=Text(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for column in table.columns:
-            grid.add_column(Text(_printable(column)))
+            grid.add_column(Text(printable(column)))
         for row in table.rows:
-            grid.add_row(*(Text(_printable(cell)) for cell in row))
+            grid.add_row(*(Text(printable(cell)) for cell in row))
         console.print(grid)
         if table.note:
             console.print(Text(table.note, style="dim"))
@@ -193,8 +194,8 @@ def _print_end(verdict: str, warnings: Sequence[str], console: Console) -> None:
     from rich.text import Text
 
     for warning in warnings:
-        console.print(Text(f"WARNING: {_printable(warning)}", style="bold red"))
-    console.print(Text(_printable(verdict), style="bold"))
+        console.print(Text(f"WARNING: {printable(warning)}", style="bold red"))
+    console.print(Text(printable(verdict), style="bold"))
 
 
 def _stop_share(report: Report, reason: StopReason) -> str:
@@ -218,16 +219,12 @@ def _number(value: float | None, spec: str = ".3f") -> str:
     return "-" if value is None else format(value, spec)
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(_escape(cell) for cell in cells)} |"
 
 
 def _escape(text: str) -> str:
-    text = html.escape(_printable(text), quote=False)
+    text = html.escape(printable(text), quote=False)
     for char in "\\`*_[]|":
         text = text.replace(char, f"\\{char}")
     return text

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import logging
 import random
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from gymnasium.error import ResetNeeded
 from llmgym import registry
 from llmgym._util.aio import run_sync
 from llmgym._util.seeding import derive_seed
+from llmgym._util.text import describe_message
 from llmgym.env import Env
 from llmgym.episode import EpisodeLimits, StopReason
 from llmgym.errors import ConfigError, MessageError, TaskError, did_you_mean
@@ -158,7 +158,7 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
         if self._history is None:
             raise ResetNeeded("there is no conversation to render yet; call reset() first")
         if self.render_mode == "ansi":
-            blocks = [f"[{title}]\n{text}" for title, text in map(_describe, self._history)]
+            blocks = [f"[{title}]\n{text}" for title, text in map(describe_message, self._history)]
             return "\n\n".join(blocks + ([self._ending()] if self._stop_reason else [])) + "\n"
         self._print_new(self._history)
         return None
@@ -265,7 +265,7 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
             self._shown = 0
         console = Console()
         for message in history[self._shown :]:
-            title, text = _describe(message)
+            title, text = describe_message(message)
             console.print(
                 Panel(Text(text), title=Text(title), title_align="left", border_style=_STYLES[message["role"]])
             )
@@ -278,7 +278,6 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
 
 
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _tasks_of(
@@ -322,16 +321,3 @@ def read_action(action: Any, turn: int = 0) -> Message:
         raise MessageError(
             f"an action is a list with one assistant message, a bare assistant message, or a string: {error}"
         ) from None
-
-
-def _describe(message: Message) -> tuple[str, str]:
-    """Title and text of a message, safe for a terminal."""
-    title: str = message["role"]
-    if "name" in message:
-        title += f" {message['name']}"
-    parts = [message["reasoning_content"]] if "reasoning_content" in message else []
-    parts += [message["content"]] if message.get("content") else []
-    parts += [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", [])]
-    escape = "\\x{:02x}".format
-    title, text = (_CONTROL.sub(lambda match: escape(ord(match[0])), part) for part in (title, "\n".join(parts)))
-    return title, text

@@ -118,7 +118,7 @@ def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp
     assert [len(call.get("conversations/previous_increments_paths", "")) for call in calls] == [0, 1, 0, 2]
     tables = [json.loads(file.read_text()) for file in folder.path.glob("wandb/offline-run-*/files/media/table/*.json")]
     rows = sorted([row for table in tables for row in table["data"]], key=lambda row: (row[0], row[3]))
-    text = '[user] What is rose?\n\n[assistant]\n-> lookup {"key": "rose"}\n\n[tool lookup] 48\n\n[assistant] '
+    text = '[user] What is rose?\n\n[assistant] lookup({"key": "rose"})\n\n[tool lookup] 48\n\n[assistant] '
     assert tables[0]["columns"] == [
         "step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation",
     ]  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_conversation_as_text_keeps_what_was_sampled_and_rewritten():
     made.stop_detail = "a budget is spent"
     assert conversation_text(made).split("\n\n") == [
         "[user] What is rose?",
-        '[assistant] (reasoning) Look it up.\n-> lookup {"key": "rose"}',
+        '[assistant] (reasoning) Look it up.\nlookup({"key": "rose"})',
         "[tool] 48",
         "[as sampled] <tool_call>{",
         "(cut by the length limit)",

@@ -15,10 +15,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from llmgym._util.text import message_text, printable
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError
 from llmgym.evaluation.statistics import has_reward_variance
-from llmgym.messages import Message
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.runs.folder import RunFolder, plot_run
 from llmgym_trainer.runs.state import RunState, set_aside
@@ -182,43 +182,29 @@ def conversation_row(phase: str, step: int, episode: Episode) -> list[Any]:
     return [
         step + (phase == "train"),  # as in the metrics: those of a training step count it
         phase,
-        _utf8(episode.task.id),
+        printable(episode.task.id),
         episode.episode_index,
         episode.reward,
         episode.provenance.get("advantage"),
         str(episode.stop_reason),
         len(episode.turns),
-        _utf8(conversation_text(episode)),
+        printable(conversation_text(episode)),
     ]
 
 
 def conversation_text(episode: Episode) -> str:
     """The whole conversation as text, a paragraph a message."""
-    parts = [_message_text(message) for message in episode.initial_messages]
+    parts = [message_text(message) for message in episode.initial_messages]
     for turn in episode.turns:
-        parts.append(f"[as sampled] {turn.raw_text}" if turn.message is None else _message_text(turn.message))
+        parts.append(f"[as sampled] {turn.raw_text}" if turn.message is None else message_text(turn.message))
         if turn.failure is not None:
             parts.append(f"({turn.failure})")
         if turn.history_edited:
             parts.append("(the environment rewrote the history; it now reads)")
-        parts += [_message_text(message) for message in turn.observation]
+        parts += [message_text(message) for message in turn.observation]
     if episode.stop_detail:
         parts.append(f"({episode.stop_detail})")
     return "\n\n".join(parts)
-
-
-def _message_text(message: Message) -> str:
-    calls = [call["function"] for call in message.get("tool_calls", [])]
-    lines = [f"-> {call['name']} {call['arguments']}" for call in calls]
-    reasoning = message.get("reasoning_content")
-    said = [*([f"(reasoning) {reasoning}"] if reasoning else []), message.get("content", "")]
-    label = f"tool {message.get('name', '')}".rstrip() if message["role"] == "tool" else message["role"]
-    return "\n".join([f"[{label}] {' '.join(said)}".rstrip(), *lines])
-
-
-def _utf8(text: str) -> str:
-    """Text that UTF-8 can hold: a lone surrogate becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def check_wandb(project: str | None) -> None:
