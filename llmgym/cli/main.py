@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # `my_module:MyEnv-v0` means a module in this folder too
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of other libraries fill a file with carriage returns
     try:
         if not arguments or arguments[0].startswith("-"):
             parser = _parser()

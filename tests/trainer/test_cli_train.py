@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -92,6 +94,18 @@ def test_a_registered_third_party_id_with_lora_and_validation(here, model_dir, m
     again = [*SMALL[:-1], "b"]
     assert main(["train", "third_party:Mine-v0", "--model", "runs/a", *again]) == 0
     assert Path("runs/b/checkpoint-1/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_output_written_to_a_file_has_no_carriage_returns(here, model_dir):
+    command = [sys.executable, "-c", "import sys; from llmgym.cli.main import main; sys.exit(main())"]
+    arguments = ["train", "my_env.py:MyEnv", "--tasks", "tasks.jsonl", "--model", str(model_dir), *SMALL]
+    with Path("log").open("wb") as log:
+        subprocess.run([*command, *arguments], stdout=log, stderr=subprocess.STDOUT, check=True)
+    text = Path("log").read_bytes().decode()
+    assert "step 1/1: reward" in text
+    assert "\r" not in text
+    assert "%|" not in text, "no bar of another library either"
 
 
 @pytest.fixture
@@ -253,4 +267,4 @@ def test_what_resume_takes(here, capsys, monkeypatch):
         "llmgym_trainer.cli.train.find_checkpoint", lambda run: Path(run, "checkpoint-1")
     )  # it looks whole
     assert main(["train", "--resume", "runs/a"]) == 2
-    assert "was not begun by `llmgym train`; resume it from its own script" in capsys.readouterr().err
+    assert "was not started by `llmgym train`; resume it from its own script" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from llmgym import Episode, StopReason, Task, Turn
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
 from llmgym_trainer.runs.folder import RunFolder
-from llmgym_trainer.runs.reporting import Reporter, check_wandb, conversation_text, step_line, telling_episodes
+from llmgym_trainer.runs.reporting import Reporter, check_wandb, conversation_text, select_episodes_to_log, step_line
 
 STEP = {
     "reward": 0.25,
@@ -133,8 +133,8 @@ def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp
 def test_groups_that_differ_come_first_in_the_table():
     groups = [("a", (0.0, 0.0)), ("b", (0.0, 1.0)), ("c", (1.0,)), ("d", (0.5, 0.0))]
     made = [episode(task, index, reward=reward) for task, rewards in groups for index, reward in enumerate(rewards)]
-    assert [one.task.id for one in telling_episodes(made, 5)] == ["b", "b", "d", "d", "a"]
-    assert [one.task.id for one in telling_episodes(made, 100)] == ["b", "b", "d", "d", "a", "a", "c"]
+    assert [one.task.id for one in select_episodes_to_log(made, 5)] == ["b", "b", "d", "d", "a"]
+    assert [one.task.id for one in select_episodes_to_log(made, 100)] == ["b", "b", "d", "d", "a", "a", "c"]
 
 
 def test_a_conversation_as_text_keeps_what_was_sampled_and_rewritten():
@@ -153,7 +153,7 @@ def test_a_conversation_as_text_keeps_what_was_sampled_and_rewritten():
         "[as sampled] <tool_call>{",
         "(cut by the length limit)",
         "[assistant] 48",
-        "(the environment rewrote the history; it now reads)",
+        "(the environment rewrote the history, which now reads)",
         "[user] Only this.",
         "(a budget is spent)",
     ]

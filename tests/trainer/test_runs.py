@@ -11,7 +11,7 @@ from llmgym_trainer.runs.folder import RunFolder, plot_run, read_metrics
 def test_a_run_never_gets_another_ones_folder(tmp_path):
     first = RunFolder.create(tmp_path, "a")
     first.write_metrics(1, {"reward": 1.0})
-    with pytest.raises(ConfigError, match=r"there is a run .*a' already"):
+    with pytest.raises(ConfigError, match=r"there is already a run .*a'"):
         RunFolder.create(tmp_path, "a")
     assert first.read_metrics() == [{"step": 1, "reward": 1.0}]
 
@@ -89,5 +89,5 @@ def test_broken_notes_are_named(tmp_path, text):
 
 def test_a_broken_line_of_metrics_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st{"step": 3}\n')
-    with pytest.raises(ConfigError, match=r"metrics.jsonl:2: .* is no line of metrics"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl:2: .* is not a line of metrics"):
         read_metrics(tmp_path)

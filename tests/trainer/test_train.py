@@ -98,7 +98,7 @@ def test_the_checkpoint_loads_with_transformers_and_holds_trained_weights(run, m
 
 def test_a_run_never_writes_into_another_ones_folder(run, model_dir):
     before = {path: path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match="there is a run"):
+    with pytest.raises(ConfigError, match="there is already a run"):
         train(model_dir, run.run_dir.parent, run_name="first")
     assert {path: path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()} == before
 

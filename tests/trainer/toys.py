@@ -179,7 +179,6 @@ def make_trainer(
     config.output_dir = str(folder.path)
     model, tokenizer = load_model(str(model_dir), dtype=torch.float32)
     reporter = Reporter(config, folder, is_main=True)
-    reporter._bar.disable = True
     return MultiTurnGRPOTrainer(
         model,
         config,

@@ -1,7 +1,7 @@
-"""Checkpoint folders: written whole or not at all, and found again. Knows files, no model.
+"""Checkpoint folders: written completely or not at all, and found again.
 
-A checkpoint is written into ``checkpoint.partial/`` of its run, flushed to the disk, and moved to its name, which the
-file system does at once. What stands under the name ``checkpoint-<step>`` is therefore whole, whatever killed the run.
+A checkpoint is written into ``checkpoint.partial/`` of its run, flushed to the disk, and renamed, which is atomic. A folder
+called ``checkpoint-<step>`` is therefore complete, whatever killed the run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from llmgym.errors import ConfigError, LLMGymError
 PARTIAL = "checkpoint.partial"
 
 STATE_FILE = "llmgym.json"
-"""Stands in each checkpoint and holds the hash of the chat template it was trained with."""
+"""Part of each checkpoint: the hash of the chat template it was trained with."""
 
 
 class CheckpointError(LLMGymError, RuntimeError):
-    """A checkpoint could not be written, or not be loaded."""
+    """A checkpoint could not be written or loaded."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -29,7 +29,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def checkpoint_step(checkpoint: Path) -> int | None:
-    """The step in the name of a checkpoint folder; None when it is no such name."""
+    """The step in the name of a checkpoint folder; None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
     return int(match[1]) if match else None
 
@@ -50,25 +50,25 @@ def last_checkpoint(run: Path) -> Path:
     if not found:
         raise ConfigError(
             f"the run folder {str(run)!r} holds no checkpoint: a run writes one every save_steps steps and one at its end. "
-            "Give a run that has one, or begin this one again under another run_name"
+            "Give a run that has one, or start this one again under another run_name"
         )
     return found[-1]
 
 
 def free_space(folder: Path) -> str:
-    """How much room there is, for an error."""
+    """How much space is left, for an error."""
     return f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free there"
 
 
 def begin(run: Path) -> Path:
-    """Return the empty folder in which a checkpoint is written before it gets its name."""
+    """Make the empty folder in which a checkpoint is written before it gets its name."""
     discard_partial(run)
     (run / PARTIAL).mkdir(parents=True)
     return run / PARTIAL
 
 
 def publish(run: Path, step: int) -> Path:
-    """Flush the checkpoint that stands in the partial folder to the disk and give it its name."""
+    """Flush the checkpoint in the partial folder to the disk and give it its name."""
     partial, target = run / PARTIAL / checkpoint_name(step), run / checkpoint_name(step)
     for path in [*partial.rglob("*"), partial]:
         flush(path)
@@ -79,12 +79,12 @@ def publish(run: Path, step: int) -> Path:
 
 
 def discard_partial(run: Path) -> None:
-    """Remove what is left of a checkpoint that did not become whole."""
+    """Remove a checkpoint that was not completed."""
     shutil.rmtree(run / PARTIAL, ignore_errors=True)
 
 
 def flush(path: Path) -> None:
-    """See a file or folder onto the disk."""
+    """Flush a file or folder to the disk."""
     if os.name != "posix" and path.is_dir():
         return  # only POSIX can open a folder
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)

@@ -1,4 +1,4 @@
-"""The folder of a run: configuration, metrics, episodes, picture. Knows files, no model and no task."""
+"""The folder of a run: configuration, metrics, episodes, picture."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunFolder:
             run_name: Name of the run; None takes the time, and a number where that is taken.
 
         Raises:
-            ConfigError: There is a run of that name already, or the name is no plain folder name.
+            ConfigError: There is already a run of that name, or the name is not a plain folder name.
         """
         root = Path(runs_dir)
         if run_name is not None:
@@ -64,8 +64,8 @@ class RunFolder:
                     f"cannot make the run folder {str(root / name)!r}: {error.strerror}; choose another runs_dir"
                 ) from error
         raise ConfigError(
-            f"there is a run {str(root / names[0])!r} already, and no run writes into another one's folder; choose "
-            "another run_name, or leave it out"
+            f"there is already a run {str(root / names[0])!r}, and no run writes into the folder of another; choose another "
+            "run_name, or leave it out"
         )
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -75,18 +75,18 @@ class RunFolder:
             ConfigError: Another process trains in it, or it cannot be written.
         """
         return locked_folder(
-            self.path, "a training run", instead="stop it (Ctrl-C saves the last whole step), or start a run of its own"
+            self.path, "a training run", instead="stop it (Ctrl-C saves the last complete step), or start a new run"
         )
 
     def discard(self) -> None:
-        """Remove the folder of a run that could not begin, so that its name is free again."""
+        """Remove the folder of a run that could not start, so that its name is free again."""
         shutil.rmtree(self.path)
 
     def note(self, **facts: Any) -> None:
-        """Keep facts about the run, JSON values, in ``run.json``.
+        """Save facts about the run, JSON values, in ``run.json``.
 
         Raises:
-            RunFolderError: It could not be written; what it held before is still there.
+            RunFolderError: It could not be written; its previous content is kept.
         """
         with self.writing():
             write_whole(self.path / "run.json", json.dumps({**self.notes(), **facts}, indent=1))
@@ -101,7 +101,7 @@ class RunFolder:
         try:
             found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
             if not isinstance(found, dict):
-                raise ValueError("it holds no JSON object")
+                raise ValueError("it does not hold a JSON object")
         except ValueError as error:
             raise ConfigError(
                 f"{str(path)!r} is broken ({error}); remove it, and resume the run from a script of your own, with "
@@ -110,33 +110,30 @@ class RunFolder:
         return found
 
     def command(self) -> list[str]:
-        """The arguments of ``llmgym train`` that began this run.
+        """The arguments of ``llmgym train`` that started this run.
 
         Raises:
-            ConfigError: Another program began it.
+            ConfigError: Another program started it.
         """
         arguments: list[str] | None = self.notes().get("command")
         if arguments is None:
             raise ConfigError(
-                f"{str(self.path)!r} was not begun by `llmgym train`; resume it from its own script, with "
+                f"{str(self.path)!r} was not started by `llmgym train`; resume it from its own script, with "
                 f"GRPOConfig.from_yaml({str(self.path / 'config.yaml')!r}, resume_from_checkpoint={str(self.path)!r})"
             )
         return arguments
 
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl``. What is not a finite number becomes null, and only that.
+        """Append one line to ``metrics.jsonl``. NaN and infinite values become null.
 
         Raises:
             RunFolderError: The line could not be written.
         """
-        line: dict[str, Any] = {"step": step}
-        for key, value in metrics.items():
-            finite = not isinstance(value, float) or math.isfinite(value)
-            line[key] = value if finite else None
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
         with self.writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({"step": step, **finite}) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # a checkpoint, which is flushed too, counts on it
+            os.fsync(file.fileno())  # a checkpoint, which is flushed too, relies on it
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All lines of ``metrics.jsonl``."""
@@ -155,21 +152,19 @@ class RunFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn an :class:`OSError` in this section into a :class:`RunFolderError` that says what to do."""
+        """Turn an :class:`OSError` raised in this section into a :class:`RunFolderError` that says what to do."""
         try:
             yield
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the records of this run in {self.path}: {error}. No step trains without its records, so "
-                f"training stops; {free_space(self.path)}. Make room, then go on from the last checkpoint, if there is one: "
+                f"training stops; {free_space(self.path)}. Free some space, then resume from the last checkpoint, if there is one: "
                 f"llmgym train --resume {self.path}"
             ) from error
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    """All lines of a run's ``metrics.jsonl``, in order, without a last one that a crash cut short.
-
-    None when there is no such file.
+    """All lines of a run's ``metrics.jsonl``, in order, without an incomplete last one. Empty without such a file.
 
     Raises:
         ConfigError: A line is broken.
@@ -183,12 +178,14 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
         try:
             lines.append(json.loads(line))
         except ValueError as error:
-            raise ConfigError(f"{path}:{number}: {line[:60]!r} is no line of metrics ({error}); remove it") from error
+            raise ConfigError(
+                f"{path}:{number}: {line[:60]!r} is not a line of metrics ({error}); remove it"
+            ) from error
     return lines
 
 
 def plot_run(run: str | Path) -> Path:
-    """Draw training reward and validation success of a run into its ``reward.png`` and return the path."""
+    """Plot training reward and validation success of a run into its ``reward.png`` and return the path."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

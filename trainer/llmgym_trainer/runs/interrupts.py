@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM during training: the first ends the run in order, a second Ctrl-C at once. Knows no trainer.
+"""Ctrl-C and SIGTERM during training: the first stops the run in order, a second Ctrl-C stops it at once.
 
-SIGTERM is what a scheduler sends before it takes the machine away, and torchrun when another process failed; more of
-them change nothing, since whoever sends them kills when its patience ends.
+A scheduler sends SIGTERM before it takes the machine away, and torchrun when another process failed. Further SIGTERMs are
+ignored; the sender will follow up with SIGKILL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TrainingInterrupted(LLMGymError):
 
 
 class StopRequest:
-    """Whether somebody asked to stop.
+    """A request to stop training.
 
     Attributes:
         requested: Set by the first Ctrl-C or SIGTERM.
@@ -36,12 +36,12 @@ class StopRequest:
         self._waiting = False
 
     def check(self) -> None:
-        """Raise :class:`TrainingInterrupted` when a stop was requested."""
+        """Raise :class:`TrainingInterrupted` if a stop was requested."""
         if self.requested:
             raise TrainingInterrupted("training was asked to stop")
 
     def check_together(self, gather: Callable[[list[bool]], list[bool]]) -> None:
-        """As :meth:`check`, at a point that every process passes: when one was asked to stop, all stop there.
+        """Like :meth:`check`, at a point that every process passes: if one was asked to stop, all stop there.
 
         Args:
             gather: Joins the lists of all processes.
@@ -51,7 +51,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """A section in which a stop takes effect at once instead of at the next :meth:`check`."""
+        """In this section a stop takes effect at once instead of at the next :meth:`check`."""
         self.check()
         self._waiting = True
         try:

@@ -1,7 +1,4 @@
-"""What a run tells the outside: metric files, episode files, a line a step, a progress bar, Weights & Biases.
-
-Knows names and numbers; no model and no tensor.
-"""
+"""What a run reports: metrics, episodes, a line per step, a progress bar, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tqdm.auto import tqdm
-
+from llmgym._util.progress import ProgressBar
 from llmgym._util.text import message_text, printable
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError
@@ -24,13 +20,13 @@ from llmgym_trainer.runs.folder import RunFolder, plot_run
 from llmgym_trainer.runs.state import RunState, set_aside
 
 MAX_CONVERSATIONS = 16
-"""Conversations that a rollout adds to the table in Weights & Biases, at most."""
+"""Most conversations that one rollout adds to the table in Weights & Biases."""
 
 _COLUMNS = ("step", "phase", "task", "episode", "reward", "advantage", "stop_reason", "turns", "conversation")
 
 
 class Reporter:
-    """Writes a run's folder and shows its progress. On other processes than the first it only writes episodes.
+    """Writes a run's folder and shows its progress. Processes other than the first only write episodes.
 
     Attributes:
         folder: The run's folder.
@@ -46,10 +42,10 @@ class Reporter:
         self._folder = folder
         self._config = config
         self._is_main = is_main
-        self._num_steps = config.num_steps
-        self._bar = tqdm(total=config.num_steps, unit="step", disable=not is_main, dynamic_ncols=True)
+        self._steps = 0
+        self._bar = ProgressBar("training", config.num_steps, shown=is_main, lines=False)
         self._wandb: Any = None
-        self._has_news = False  # the table of conversations has rows that are not logged yet
+        self._has_new_rows = False  # the table of conversations has rows that are not logged yet
         if config.wandb_project is not None and is_main:
             import wandb
 
@@ -60,7 +56,7 @@ class Reporter:
                 name=config.run_name,
                 dir=str(folder.path),
                 config=config.given,
-                id=wandb_id,  # a resumed run goes on there too
+                id=wandb_id,  # a resumed run continues there too
                 resume="allow",
             )
             # Each log call then carries the new rows alone, and Weights & Biases shows them below the earlier ones.
@@ -71,15 +67,15 @@ class Reporter:
         if not self._is_main or ("reward" not in metrics and "step_time" not in metrics):
             return
         self._record(step, metrics)
-        self._bar.update(step - self._bar.n)
-        self._bar.write(step_line(step, self._num_steps, metrics))
+        self._show(step)
+        self.write(step_line(step, self._config.num_steps, metrics))
 
     def validation(self, step: int, metrics: dict[str, Any]) -> None:
         """Record the metrics of one validation and print its line."""
         if not self._is_main:
             return
         self._record(step, metrics)
-        self._bar.write(
+        self.write(
             f"validation at step {step}: success {_number(metrics, 'val/success', '.3f')}, reward "
             f"{_number(metrics, 'val/reward', '.3f')}, ended by the task {_number(metrics, 'val/terminated_ratio', '.2f')}, "
             f"{_number(metrics, 'val/time', '.1f')} s"
@@ -87,13 +83,13 @@ class Reporter:
         self._plot()
 
     def episodes(self, phase: str, step: int, rank: int, episodes: Sequence[Episode]) -> None:
-        """Record the episodes of one rollout, one file a step and process."""
+        """Record the episodes of one rollout, one file per step and process."""
         suffix = f"-rank{rank}" if rank else ""
         self._folder.write_episodes(f"{phase}-{step:06d}{suffix}", episodes)
         if self._wandb is not None:
-            for episode in telling_episodes(episodes):
+            for episode in select_episodes_to_log(episodes):
                 self._conversations.add_data(*conversation_row(phase, step, episode))
-                self._has_news = True
+                self._has_new_rows = True
 
     @contextlib.contextmanager
     def rollout(self, count: int) -> Iterator[Callable[[Episode], None]]:
@@ -103,10 +99,10 @@ class Reporter:
         def on_episode(episode: Episode) -> None:
             nonlocal ended
             ended += 1
-            self._bar.set_postfix_str(f"episode {ended}/{count}", refresh=ended % 8 == 0 or ended == count)
+            self._show(note=f"episode {ended}/{count}")
 
         yield on_episode
-        self._bar.set_postfix_str("")
+        self._show()
 
     @property
     def metrics_bytes(self) -> int:
@@ -127,12 +123,12 @@ class Reporter:
             aside = set_aside(self.folder, state)
         if aside is not None:
             self.write(f"what was recorded after step {state.step} is in {aside}")
-        self._bar.update(state.step - self._bar.n)
+        self._show(state.step)
 
     def write(self, text: str) -> None:
-        """Print a line without breaking the progress bar."""
+        """Print a line."""
         if self._is_main:
-            self._bar.write(text)
+            print(text, flush=True)
 
     def close(self) -> None:
         """Finish the picture, the bar and the Weights & Biases run."""
@@ -140,20 +136,25 @@ class Reporter:
         if self._is_main:
             self._plot()
         if self._wandb is not None:
-            if self._has_news:  # of a step that failed
+            if self._has_new_rows:  # those of a step that failed
                 self._wandb.log({"conversations": self._conversations})
             self._wandb.finish()
 
+    def _show(self, step: int | None = None, note: str = "") -> None:
+        """Move the bar to a step; None stays at the last one."""
+        self._steps = self._steps if step is None else step
+        self._bar.update(self._steps, note)
+
     def _plot(self) -> None:
-        with contextlib.suppress(OSError, ConfigError):  # a picture is no reason to stop, nor to hide why training did
+        with contextlib.suppress(OSError, ConfigError):  # a picture must neither stop training nor hide why it stopped
             plot_run(self.folder)
 
     def _record(self, step: int, metrics: dict[str, Any]) -> None:
         self._folder.write_metrics(step, metrics)
         if self._wandb is not None:
-            news = {"conversations": self._conversations} if self._has_news else {}
-            self._wandb.log({**metrics, **news, "step": step})
-            self._has_news = False
+            table = {"conversations": self._conversations} if self._has_new_rows else {}
+            self._wandb.log({**metrics, **table, "step": step})
+            self._has_new_rows = False
 
 
 def step_line(step: int, num_steps: int, metrics: dict[str, Any]) -> str:
@@ -168,8 +169,8 @@ def step_line(step: int, num_steps: int, metrics: dict[str, Any]) -> str:
     )
 
 
-def telling_episodes(episodes: Sequence[Episode], limit: int = MAX_CONVERSATIONS) -> list[Episode]:
-    """At most ``limit`` episodes: group by group, those groups first whose rewards differ, else in their order."""
+def select_episodes_to_log(episodes: Sequence[Episode], limit: int = MAX_CONVERSATIONS) -> list[Episode]:
+    """At most ``limit`` episodes, group by group; groups whose rewards differ come first, otherwise in order."""
     groups: dict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.task.id].append(episode)
@@ -180,7 +181,7 @@ def telling_episodes(episodes: Sequence[Episode], limit: int = MAX_CONVERSATIONS
 def conversation_row(phase: str, step: int, episode: Episode) -> list[Any]:
     """An episode as a row of the table in Weights & Biases."""
     return [
-        step + (phase == "train"),  # as in the metrics: those of a training step count it
+        step + (phase == "train"),  # as in the metrics, which count a training step when it is done
         phase,
         printable(episode.task.id),
         episode.episode_index,
@@ -193,14 +194,14 @@ def conversation_row(phase: str, step: int, episode: Episode) -> list[Any]:
 
 
 def conversation_text(episode: Episode) -> str:
-    """The whole conversation as text, a paragraph a message."""
+    """The whole conversation as text, one paragraph per message."""
     parts = [message_text(message) for message in episode.initial_messages]
     for turn in episode.turns:
         parts.append(f"[as sampled] {turn.raw_text}" if turn.message is None else message_text(turn.message))
         if turn.failure is not None:
             parts.append(f"({turn.failure})")
         if turn.history_edited:
-            parts.append("(the environment rewrote the history; it now reads)")
+            parts.append("(the environment rewrote the history, which now reads)")
         parts += [message_text(message) for message in turn.observation]
     if episode.stop_detail:
         parts.append(f"({episode.stop_detail})")
@@ -209,9 +210,8 @@ def conversation_text(episode: Episode) -> str:
 
 def check_wandb(project: str | None) -> None:
     """Raise :class:`ConfigError` when Weights & Biases is asked for and there is neither a key nor offline mode."""
-    if project is None or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
-        return
-    if os.environ.get("WANDB_API_KEY"):
+    needs_no_login = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+    if project is None or needs_no_login or os.environ.get("WANDB_API_KEY"):
         return
     host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0].split(":")[0]
     with contextlib.suppress(OSError, netrc.NetrcParseError):
