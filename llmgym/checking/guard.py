@@ -1,13 +1,12 @@
 """Runs a check in a process of its own, so that an environment that ends or freezes its process is a finding too.
 
-The child writes one JSON object a line: that it has started, a sign of life each second, each call before it is made, the report so far at
-the start of each check, and the last report. A thread gives the signs of life: they stop when something holds the
-interpreter.
+The child writes one JSON object a line: that it has started, a heartbeat, each call before it is made, the report so
+far whenever it reports progress, and the final report. A thread writes the heartbeat, which stops when something holds
+the interpreter lock.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import json
 import os
@@ -25,27 +24,26 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmgym import errors
-from llmgym.checking.checker import Checker
+from llmgym.checking.checker import make_context, report_so_far, run_checks
 from llmgym.checking.report import CheckReport, Findings, conclude, report_from_json
 from llmgym.checking.worker import LIBRARIES
 from llmgym.errors import LLMGymError
 
-ALIVE_S = 1.0
+HEARTBEAT_S = 0.25
 SILENCE_S = 20.0
-"""A child that gives no sign of life for so long is frozen."""
+"""A child without a heartbeat for this long is frozen."""
 START_S = 300.0
 """How long Python and llmgym may take to start in the child, on a busy machine."""
-_CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.checking.guard import serve; "
-    "serve(json.loads(sys.argv[2]))"
-)
+TRACE_S = 1.0
+"""How long a frozen child may take to write where it stands."""
+_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.checking.guard import serve; serve()"
 
 
 def check_guarded(options: Mapping[str, Any], progress: Callable[[str], None]) -> CheckReport:
     """Check an environment in a child process.
 
     Args:
-        options: What :class:`Checker` takes, without ``expert`` and the two callbacks, as JSON values.
+        options: Arguments of :func:`llmgym.check_env` but for ``expert`` and ``progress``, as JSON values.
         progress: Told what is being done.
 
     Raises:
@@ -54,14 +52,14 @@ def check_guarded(options: Mapping[str, Any], progress: Callable[[str], None]) -
     with tempfile.TemporaryDirectory() as folder:
         traces = Path(folder) / "traces"
         child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, json.dumps(sys.path), json.dumps({**options, "traces": str(traces)})],
+            [sys.executable, "-c", _CHILD, json.dumps(sys.path), json.dumps(options), str(traces)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
         assert child.stdout is not None  # it is a pipe
         lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(child.stdout, lines), daemon=True).start()
-        sent, report = "the import of the environment", None
+        sent, report = "the import of the environment", CheckReport(str(options["env"]))
         line = _next(lines, START_S)
         try:
             while line:
@@ -73,27 +71,31 @@ def check_guarded(options: Mapping[str, Any], progress: Callable[[str], None]) -
                 if "report" in told:
                     report = report_from_json(told["report"])
                 if "end" in told:
-                    assert report is not None  # it came with the end
                     return report
                 sent = told.get("sent", sent)
-                if "say" in told:
-                    progress(told["say"])
+                if "progress" in told:
+                    progress(told["progress"])
                 line = _next(lines, SILENCE_S)
             got = _last_words(child, frozen=line is None, traces=traces)
         finally:
             child.kill()
             child.wait()
-    return _cut_short(report or CheckReport(str(options["env"])), sent, got)
+    findings = Findings(report.findings)
+    findings.add("kills-process", sent=sent, got=got)
+    report.findings = findings.all()
+    ran = {check.name: check for check in report.checks if check.detail}
+    report.checks = conclude(report.findings, ran, "the process ended first")
+    return report
 
 
-def serve(options: dict[str, Any]) -> None:
+def serve() -> None:
     """The child's side."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the environment prints must not mix with the answers
-    trace_file = open(options.pop("traces"), "w")  # noqa: SIM115 - open until the process ends, for its last words
-    faulthandler.enable(trace_file)
+    options, traces = json.loads(sys.argv[2]), open(sys.argv[3], "w")  # noqa: SIM115 - open until the process ends
+    faulthandler.enable(traces)
     if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGUSR1, trace_file)
+        faulthandler.register(signal.SIGUSR1, traces)
     lock = threading.Lock()
 
     def tell(**what: Any) -> None:
@@ -101,26 +103,24 @@ def serve(options: dict[str, Any]) -> None:
             answers.write(json.dumps(what) + "\n")
             answers.flush()
 
-    def live() -> None:
+    def beat() -> None:
         while True:
-            time.sleep(ALIVE_S)
+            time.sleep(HEARTBEAT_S)
             tell(alive=True)
 
-    def say(text: str) -> None:
-        tell(say=text, report=checker.report().to_json())
+    def report_progress(text: str) -> None:
+        tell(progress=text, report=report_so_far(context).to_json())
 
     tell(started=True)
-    threading.Thread(target=live, daemon=True).start()
+    threading.Thread(target=beat, daemon=True).start()
     try:
-        checker = Checker(**options, expert=None, progress=say, on_call=lambda sent: tell(sent=sent))
-        report = checker.run()
+        context = make_context(**options, progress=report_progress, on_call=lambda sent: tell(sent=sent))
+        tell(report=run_checks(context).to_json(), end=True)
     except LLMGymError as error:
         tell(refused=str(error), kind=type(error).__name__)
-    except Exception:  # noqa: BLE001 - told to whoever waits
+    except Exception:  # noqa: BLE001 - shown by the parent
         tell(failed=traceback.format_exc())
-    else:
-        tell(report=report.to_json(), end=True)
-    os._exit(0)  # not waiting for threads that the environment left behind
+    os._exit(0)  # without waiting for threads that the environment left behind
 
 
 def _pump(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
@@ -130,7 +130,7 @@ def _pump(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def _next(lines: queue.SimpleQueue[bytes], timeout_s: float) -> bytes | None:
-    """The next line; empty when the child is gone, None when it is silent."""
+    """The next line; empty when the child has ended, None when it is silent."""
     try:
         return lines.get(timeout=timeout_s)
     except queue.Empty:
@@ -141,26 +141,12 @@ def _last_words(child: subprocess.Popen[bytes], *, frozen: bool, traces: Path) -
     if frozen:
         if hasattr(signal, "SIGUSR1"):
             child.send_signal(signal.SIGUSR1)
-            time.sleep(ALIVE_S)
+            time.sleep(TRACE_S)
         text = f"the process gave no sign of life for {SILENCE_S:g} s"
     else:
         status = child.wait()
         text = f"the process ended with {signal.Signals(-status).name if status < 0 else f'exit status {status}'}"
-    found = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', traces.read_text() if traces.is_file() else "")
-    own = [frame for frame in found if not frame[0].startswith(LIBRARIES)]
-    with contextlib.suppress(IndexError):
-        file, line, name = own[0]
-        text += f", at {Path(file).name}:{line} in {name}"
+    frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', traces.read_text() if traces.is_file() else "")
+    for file, line, name in (frame for frame in frames if not frame[0].startswith(LIBRARIES)):
+        return f"{text}, at {Path(file).name}:{line} in {name}"
     return text
-
-
-def _cut_short(report: CheckReport, sent: str, got: str) -> CheckReport:
-    """The report so far, and the finding that ended it."""
-    findings = Findings(report.findings)
-    findings.add("kills-process", sent=sent, got=got)
-    done = {check.name: check.detail for check in report.checks if check.status == "passed"}
-    reason = "the process ended before"
-    skipped = {check.name: check.detail or reason for check in report.checks if check.status == "not checked"}
-    report.findings = findings.all()
-    report.checks = conclude(report.findings, done, skipped)
-    return report

@@ -1,4 +1,4 @@
-"""The outcome of a check: findings, the status of each check, and how they are shown. Runs no environment."""
+"""The outcome of a check: findings, the status of each check, and how both are shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import pydantic
 
 from llmgym._util.text import printable
 from llmgym.checking.codes import CHECKS, CODES, Code, Level
@@ -25,10 +27,10 @@ class Status(StrEnum):
 
 @dataclass
 class Finding:
-    """One kind of fault, with the first case of it.
+    """One kind of fault, with its first occurrence.
 
     Attributes:
-        code: A key of :data:`~llmgym.checking.codes.CODES`, which holds level, reason and remedy.
+        code: A key of :data:`~llmgym.checking.codes.CODES`, which holds level, reason and fix.
         sent: What the environment was given.
         got: What came back.
         count: How many times it was seen.
@@ -41,13 +43,13 @@ class Finding:
 
     @property
     def about(self) -> Code:
-        """Level, title, reason and remedy of the code."""
+        """Level, title, reason and fix of the code."""
         return CODES[self.code]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as one JSON object."""
         about = self.about
-        return {**asdict(self), "level": about.level, "title": about.title, "why": about.why, "mend": about.mend}
+        return {**asdict(self), "level": about.level, "title": about.title, "why": about.why, "fix": about.fix}
 
 
 @dataclass
@@ -57,7 +59,7 @@ class CheckResult:
     Attributes:
         name: Name of the check.
         status: How it went.
-        detail: What was done, or why it was not.
+        detail: What was done, or why it was not checked.
     """
 
     name: str
@@ -71,9 +73,9 @@ class CheckReport:
 
     Attributes:
         env_id: The environment.
-        checks: Every check there is, in order.
-        findings: The faults, one a code.
-        environment_calls: Calls of ``reset``, ``step`` and ``close``, and whole episodes that were played.
+        checks: All checks, in order.
+        findings: The faults, one per code.
+        environment_calls: Calls of ``reset``, ``step`` and ``close``; a whole episode counts as one.
         hostile_actions: Hostile actions that were sent.
         seconds: How long it took.
     """
@@ -92,7 +94,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings may be."""
+        """Whether there are no errors; there may be warnings."""
         return not self.errors
 
     def to_json(self) -> dict[str, Any]:
@@ -108,62 +110,50 @@ class CheckReport:
         }
 
 
-def report_from_json(value: Mapping[str, Any]) -> CheckReport:
+def report_from_json(value: Any) -> CheckReport:
     """Read :meth:`CheckReport.to_json` back."""
-    return CheckReport(
-        value["env_id"],
-        [CheckResult(check["name"], Status(check["status"]), check["detail"]) for check in value["checks"]],
-        [Finding(item["code"], item["sent"], item["got"], item["count"]) for item in value["findings"]],
-        value["environment_calls"],
-        value["hostile_actions"],
-        value["seconds"],
-    )
+    return pydantic.TypeAdapter(CheckReport).validate_python(value)
 
 
 class Findings:
-    """Collects findings: the first case of each code is kept, further ones are counted."""
+    """Collects findings: the first occurrence of each code is kept, further ones are counted."""
 
     def __init__(self, known: Iterable[Finding] = ()) -> None:
         self._by_code = {finding.code: finding for finding in known}
 
     def add(self, code: str, *, sent: str, got: str) -> None:
-        """Note a case of ``code``."""
-        known = self._by_code.get(code)
-        if known is not None:
-            known.count += 1
+        """Note an occurrence of ``code``."""
+        assert code in CODES
+        if code in self._by_code:
+            self._by_code[code].count += 1
         else:
-            assert code in CODES  # a code without a page would be a fault of ours
             self._by_code[code] = Finding(code, _shown(sent), _shown(got))
 
     def __contains__(self, code: str) -> bool:
         return code in self._by_code
 
     def all(self) -> list[Finding]:
-        """Errors first, else in the order they were found."""
+        """Errors first, otherwise in the order they were found."""
         return sorted(self._by_code.values(), key=lambda finding: finding.about.level is not Level.ERROR)
 
 
-def conclude(findings: list[Finding], done: dict[str, str], skipped: dict[str, str]) -> list[CheckResult]:
-    """Give every check its status: what was found decides, then whether it ran.
+def conclude(findings: Iterable[Finding], ran: Mapping[str, CheckResult], otherwise: str) -> list[CheckResult]:
+    """Give every check its status: findings decide, then how it ran.
 
     Args:
         findings: All findings.
-        done: Details of the checks that ran.
-        skipped: Why a check did not run, or not to its end.
+        ran: How each check ran, by name: ``PASSED`` or ``NOT_CHECKED``.
+        otherwise: Why the other checks are not checked.
     """
-    found = {finding.code: finding for finding in findings}
+    found = {finding.code: finding.about.level for finding in findings}
     results = []
     for check in CHECKS:
-        own = [found[code.name] for code in check.codes if code.name in found]
-        levels = {finding.about.level for finding in own}
-        if levels:
-            status = Status.FAILED if Level.ERROR in levels else Status.WARNING
-            detail = ", ".join(finding.code for finding in own)
-        elif check.name in skipped or check.name not in done:
-            status, detail = Status.NOT_CHECKED, skipped.get(check.name, "")
+        own = {code.name: found[code.name] for code in check.codes if code.name in found}
+        if own:
+            status = Status.FAILED if Level.ERROR in own.values() else Status.WARNING
+            results.append(CheckResult(check.name, status, ", ".join(own)))
         else:
-            status, detail = Status.PASSED, done[check.name]
-        results.append(CheckResult(check.name, status, detail))
+            results.append(ran.get(check.name) or CheckResult(check.name, Status.NOT_CHECKED, otherwise))
     return results
 
 
@@ -181,10 +171,10 @@ def print_report(report: CheckReport, console: Console) -> None:
     table = Table(title=Text(f"llmgym check {report.env_id}"), title_justify="left", show_lines=False)
     table.add_column("check", no_wrap=True)
     table.add_column("status", no_wrap=True)
-    table.add_column("what it says")
+    table.add_column("meaning")
     for check in report.checks:
-        said = titles[check.name] + (f" ({check.detail})" if check.detail else "")
-        table.add_row(check.name, Text(check.status, style=styles[check.status]), Text(said))
+        meaning = titles[check.name] + (f" ({check.detail})" if check.detail else "")
+        table.add_row(check.name, Text(check.status, style=styles[check.status]), Text(meaning))
     console.print(table)
     for finding in report.findings:
         about = finding.about
@@ -196,7 +186,7 @@ def print_report(report: CheckReport, console: Console) -> None:
             ("sent", finding.sent),
             ("came back", finding.got),
             ("why it hurts", about.why),
-            ("how to mend it", about.mend),
+            ("how to fix it", about.fix),
         ):
             console.print(Text.assemble((f"  {name}: ", "bold"), text.replace("\n", "\n    ")))
     warnings = len(report.findings) - len(report.errors)

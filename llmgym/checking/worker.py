@@ -1,7 +1,7 @@
-"""Runs coroutines of a stranger on an event loop in a thread, watched from outside. Knows no environment.
+"""Runs untrusted coroutines on an event loop in a thread of its own, watched from outside.
 
-A call that awaits for ever is cut by its timeout. One that blocks the loop cannot be cut: it is seen from outside,
-its thread is given up, and the next call gets a new worker.
+A call that awaits forever is cancelled by its timeout. One that blocks the loop cannot be cancelled: it is noticed from
+outside, its thread is abandoned, and the next call gets a new worker.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 BEAT_S = 0.02
 POLL_S = 0.05
 BLOCKED_POLLS = 6
-"""The loop counts as blocked when it has not moved in so many looks of ``POLL_S`` seconds each. Looks are counted,
-not seconds, so that a machine that stands still as a whole is no evidence."""
+"""The loop counts as blocked when it has not moved in this many polls of ``POLL_S`` seconds each. Polls are counted,
+not seconds, so that a pause of the whole machine is no evidence."""
 GRACE_S = 1.0
 """How long after its timeout a call may take to obey its cancellation."""
-
 
 LIBRARIES = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -38,13 +36,13 @@ LIBRARIES = (
 
 
 class Trouble(StrEnum):
-    """Why a call did not come back."""
+    """Why a call did not return."""
 
-    CUT = "cut"
+    TIMED_OUT = "timed out"
     """It awaited past its timeout and was cancelled."""
     BLOCKS = "blocks"
     """It holds the event loop."""
-    STAYS = "stays"
+    IGNORES_CANCELLATION = "ignores cancellation"
     """It goes on awaiting although it was cancelled."""
 
 
@@ -55,14 +53,19 @@ class Outcome:
     Attributes:
         value: What it returned.
         error: What it raised.
-        trouble: Why it did not come back.
-        blocked_at: Where it stood while it blocked the event loop, also when it came back in the end.
+        trouble: Why it did not return.
+        blocked_at: Where it stood while it blocked the event loop, even if it returned in the end.
     """
 
     value: Any = None
     error: BaseException | None = None
     trouble: Trouble | None = None
     blocked_at: str | None = None
+
+    @property
+    def returned(self) -> bool:
+        """Whether it returned a value, in time and without raising."""
+        return self.error is None and self.trouble is None
 
 
 _Job = tuple[Callable[[], Awaitable[Any]], float, "concurrent.futures.Future[Outcome]"]
@@ -72,7 +75,7 @@ class Worker:
     """A daemon thread with an event loop of its own.
 
     Attributes:
-        lost: The loop is blocked, ended, or holds a call that nothing ends; make a new worker.
+        lost: The loop is blocked, has ended, or runs a call that cannot be ended; make a new worker.
     """
 
     def __init__(self) -> None:
@@ -85,7 +88,7 @@ class Worker:
         self._thread.start()
 
     def start(self) -> Actor:
-        """Start an actor: one asyncio task that runs one call after the other."""
+        """Start an actor: one asyncio task that runs one call after another."""
         actor = Actor(self)
         self._loop.call_soon_threadsafe(actor.begin, self._loop)
         return actor
@@ -96,7 +99,7 @@ class Worker:
             self._loop.call_soon_threadsafe(queue.put_nowait, job)
 
     def wait(self, future: concurrent.futures.Future[Outcome], timeout_s: float) -> Outcome:
-        """Wait for a job and watch the loop meanwhile."""
+        """Wait for a job while watching the loop."""
         end = time.monotonic() + timeout_s + GRACE_S
         beats, still, where = self._beats, 0, None
         while True:
@@ -110,19 +113,21 @@ class Worker:
             if self._beats == beats:
                 still += 1
                 if still >= BLOCKED_POLLS and where is None:
-                    where = self._place()
+                    where = self._current_line()
             else:
                 beats, still = self._beats, 0
             if time.monotonic() > end:
                 self.lost = True
-                return Outcome(trouble=Trouble.BLOCKS if still >= BLOCKED_POLLS else Trouble.STAYS, blocked_at=where)
+                return Outcome(
+                    trouble=Trouble.BLOCKS if still >= BLOCKED_POLLS else Trouble.IGNORES_CANCELLATION, blocked_at=where
+                )
 
     def count_tasks(self) -> int:
         """Tasks on the loop, actors included."""
         return len(asyncio.all_tasks(self._loop))
 
     def stop(self) -> None:
-        """End the loop, unless it is lost; its daemon thread then stays until the process ends."""
+        """End the loop. The daemon thread of a lost one stays until the process ends."""
         if not self.lost:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(GRACE_S)
@@ -148,9 +153,11 @@ class Worker:
         self._beats += 1
         self._loop.call_later(BEAT_S, self._beat)
 
-    def _place(self) -> str | None:
+    def _current_line(self) -> str | None:
+        """The innermost line outside libraries that the thread executes, with its code."""
         frame = sys._current_frames().get(self._thread.ident or 0)
-        return place_of(frame) if frame is not None else None
+        last = _last_own(traceback.extract_stack(frame)) if frame else None
+        return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line or '?'}" if last else None
 
 
 class Actor:
@@ -185,16 +192,15 @@ class Actor:
             except GeneratorExit:  # the loop is gone, and this coroutine with it
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit too must not end the check
-                cut = isinstance(error, TimeoutError) and deadline.expired()
-                outcome = Outcome(trouble=Trouble.CUT) if cut else Outcome(error=error)
+                late = isinstance(error, TimeoutError) and deadline.expired()
+                outcome = Outcome(trouble=Trouble.TIMED_OUT) if late else Outcome(error=error)
             future.set_result(outcome)
 
 
 def describe_error(error: BaseException) -> str:
-    """Type, text, and the last line of an exception that is in no library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames
-    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""
+    """Type and text of an exception, and the last line outside libraries that it passed."""
+    last = _last_own(traceback.extract_tb(error.__traceback__))
+    place = f" ({Path(last.filename).name}:{last.lineno} in {last.name})" if last else ""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an exception whose text raises
@@ -202,8 +208,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}{place}"
 
 
-def place_of(frame: FrameType) -> str:
-    """The innermost line outside of libraries that a thread stands at, with its code."""
-    frames = traceback.extract_stack(frame)
-    last = ([one for one in frames if not one.filename.startswith(LIBRARIES)] or frames)[-1]
-    return f"{Path(last.filename).name}:{last.lineno} in {last.name}: {last.line or '?'}"
+def _last_own(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame outside libraries; the innermost of all when there is none."""
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    return next(reversed(own or frames), None)

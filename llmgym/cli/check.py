@@ -1,4 +1,4 @@
-"""``llmgym check``: its options, its output and its exit status. What is checked is told elsewhere."""
+"""``llmgym check``: options, output and exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     options = _parser().parse_args(argv)
-    screen = Console(stderr=True)
     given = {
         "env": options.env,
         "tasks": options.tasks,
@@ -25,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
         "timeout_s": options.timeout,
         "seed": options.seed,
     }
-    with screen.status("checking") as status:
+    with Console(stderr=True).status("checking") as status:
         report = check_guarded(given, status.update)
     if options.json:
         print(json.dumps(report.to_json(), indent=2))
@@ -37,17 +36,21 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="llmgym check",
-        description="Check an environment before you train on it. Exit status: 0 no errors, 1 errors, 2 no such thing.",
+        description="Check an environment before you train on it. Exit status: 0 no errors, 1 errors, 2 nothing to check.",
     )
-    parser.add_argument("env", metavar="ENV", help="an id, module:Class, or my_env.py:MyEnv")
-    parser.add_argument("--tasks", metavar="JSONL", help="a file of tasks to use instead of the environment's own")
-    parser.add_argument("--split", default="train", help="the split to play (train)")
+    parser.add_argument("env", metavar="ENV", help="registered id, module:Class, or my_env.py:MyEnv")
+    parser.add_argument("--tasks", metavar="JSONL", help="tasks from a file instead of the environment's own")
+    parser.add_argument("--split", default="train", help="split to play (default train)")
     parser.add_argument(
-        "--task-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the environment's tasks"
+        "--task-option", action="append", default=[], metavar="KEY=VALUE", help="option of the environment's tasks"
     )
-    parser.add_argument("--episodes", type=int, default=4, metavar="N", help="tasks to play (4)")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds one call may take (30)")
-    parser.add_argument("--seed", type=int, default=0, help="seeds the environment and the hostile actions (0)")
+    parser.add_argument("--episodes", type=int, default=4, metavar="N", help="tasks to play (default 4)")
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="seconds one call may take (default 30)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seeds environment and hostile actions (default 0)"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--strict", action="store_true", help="fail on warnings too")
     return parser

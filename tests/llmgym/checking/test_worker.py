@@ -67,7 +67,7 @@ def test_calls_of_an_actor_share_one_task(worker):
 
 def test_a_hanging_call_is_cut(worker):
     actor = worker.start()
-    assert actor.call(forever, 0.1).trouble is Trouble.CUT
+    assert actor.call(forever, 0.1).trouble is Trouble.TIMED_OUT
     assert not worker.lost
     assert actor.call(value, 5).value == 42
 
@@ -125,7 +125,7 @@ def test_a_call_that_ignores_its_cancellation_is_given_up(worker):
 
     outcome = worker.start().call(stays, 0.1)
     release.set()
-    assert outcome.trouble is Trouble.STAYS
+    assert outcome.trouble is Trouble.IGNORES_CANCELLATION
     assert worker.lost
 
 
@@ -135,7 +135,7 @@ def test_an_error_is_described_with_its_place_outside_of_libraries():
     except ValueError as error:
         text = describe_error(error)
     assert text.startswith("JSONDecodeError: Expecting property name")
-    assert "(test_check_worker.py:" in text
+    assert "(test_worker.py:" in text
 
 
 def test_an_error_without_text_is_described():
