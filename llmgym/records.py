@@ -1,4 +1,4 @@
-"""Episodes as JSON lines, and their replay. Knows the file format; what an episode means is not its affair.
+"""Episodes as JSON lines, and their replay.
 
 One line is one episode: ``format_version`` and every field of :class:`~llmgym.Episode`, nothing left out. Each line
 is flushed as it is written, so a crash costs at most the line it interrupts.
@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import logging
 import re
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
+from llmgym._util.text import first_difference
 from llmgym.env import Env
-from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
+from llmgym.episode import Episode, StopReason
 from llmgym.errors import LLMGymError, RecordError, did_you_mean
 from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.rollout import run_episode
 from llmgym.task import Task
 
-T = TypeVar("T")
-
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-_NEWER = ("tool_errors", "failed", "error_type")  # fields that the first records of this version lack
 
 # Written as \uXXXX: characters that some reader takes for the end of a line, and surrogates, which UTF-8 cannot
 # hold. The second of two adjacent surrogates stays raw: two escapes in a row would be read back as one character.
@@ -53,10 +54,10 @@ def episode_to_json(episode: Episode) -> str:
 
 
 def episode_from_json(line: str) -> Episode:
-    """Read :func:`episode_to_json` back.
+    """Read :func:`episode_to_json` back. A field that an older version did not write gets its default.
 
     Raises:
-        RecordError: No JSON, another format version, or an unknown, missing or misshapen field, which is named.
+        RecordError: No JSON, another format version, or an unknown, missing or malformed field, which is named.
     """
     try:
         value = json.loads(line)
@@ -67,22 +68,8 @@ def episode_from_json(line: str) -> Episode:
     version = value.pop("format_version", None)
     if version != FORMAT_VERSION:
         raise RecordError(f"format_version is {version!r}; this version of llmgym reads {FORMAT_VERSION}")
-    _check_fields(Episode, value, "episode")
-    turns = _expect(list, value["turns"], "episode.turns")
-    try:
-        return Episode(
-            **{
-                **value,
-                "task": Task.from_json(value["task"]),
-                "stop_reason": StopReason(value["stop_reason"]),
-                "turns": [_turn(turn, f"episode.turns[{index}]") for index, turn in enumerate(turns)],
-                "limits": _build(EpisodeLimits, value["limits"], "episode.limits"),
-            }
-        )
-    except RecordError:
-        raise
-    except (LLMGymError, ValueError) as error:
-        raise RecordError(str(error)) from error
+    episode: Episode = _build(Episode, value, "episode")
+    return episode
 
 
 class EpisodeWriter:
@@ -98,7 +85,7 @@ class EpisodeWriter:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab+")
-        self._mend()
+        self._repair()
 
     def write(self, episode: Episode) -> None:
         """Append one episode. Raises :class:`RecordError` when it holds what JSON cannot express."""
@@ -117,7 +104,7 @@ class EpisodeWriter:
     ) -> None:
         self.close()
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         self._file.seek(0)
         end = 0
         for line in self._file:
@@ -256,7 +243,8 @@ def compare_replay(recorded: Episode, replayed: Episode) -> list[str]:
         ("metrics", recorded.metrics, replayed.metrics),
     ]
     texts = ((name, json.dumps(old, sort_keys=True), json.dumps(new, sort_keys=True)) for name, old, new in pairs)
-    return [f"{name}: {_contrast(old, new)}" for name, old, new in texts if old != new]
+    differences = ((name, *first_difference(old, new)) for name, old, new in texts if old != new)
+    return [f"{name}: recorded {old}, replayed {new}" for name, old, new in differences]
 
 
 def _is_whole(line: bytes) -> bool:
@@ -268,42 +256,41 @@ def _is_whole(line: bytes) -> bool:
     return True
 
 
-def _contrast(old: str, new: str, width: int = 100) -> str:
-    """Show two different texts around the first character that differs."""
-    same = next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    start = max(0, same - width // 4)
-    shown = [
-        ("…" if start else "") + text[start : start + width] + ("…" if len(text) > start + width else "")
-        for text in (old, new)
-    ]
-    return f"recorded {shown[0]}, replayed {shown[1]}"
+def _build(hint: Any, value: Any, where: str) -> Any:
+    """Make the dataclasses and the enumeration that a type names; every other value stays as JSON gave it.
+
+    pydantic would do the same, but refuses lone surrogates, which models do write.
+    """
+    if typing.get_origin(hint) in (list, dict) and not isinstance(value, typing.get_origin(hint)):
+        raise RecordError(f"{where} must be a {typing.get_origin(hint).__name__}, got {value!r:.80}")
+    parts = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part) or part is StopReason]
+    if not parts or (value is None and types.NoneType in typing.get_args(hint)):
+        return value
+    make: Any = parts[0]
+    if isinstance(value, list):
+        return [_build(make, item, f"{where}[{index}]") for index, item in enumerate(value)]
+    try:
+        return make(value) if make is StopReason else make(**_fields(make, value, where))
+    except RecordError:
+        raise
+    except (LLMGymError, ValueError) as error:
+        raise RecordError(f"{where}: {error}") from error
 
 
-def _turn(value: Any, where: str) -> Turn:
-    turn = _build(Turn, value, where)
-    if turn.tokens is not None:
-        turn.tokens = _build(TurnTokens, turn.tokens, f"{where}.tokens")
-    if turn.usage is not None:
-        turn.usage = _build(Usage, turn.usage, f"{where}.usage")
-    return turn
-
-
-def _build(cls: type[T], value: Any, where: str) -> T:
-    _check_fields(cls, _expect(dict, value, where), where)
-    return cls(**value)
-
-
-def _expect(kind: type[T], value: Any, where: str) -> T:
-    if not isinstance(value, kind):
-        raise RecordError(f"{where} must be a {kind.__name__}, got {value!r:.80}")
-    return value
-
-
-def _check_fields(cls: Any, value: dict[str, Any], where: str) -> None:
-    names = [field.name for field in dataclasses.fields(cls)]
+def _fields(cls: Any, value: Any, where: str) -> dict[str, Any]:
+    """The arguments of a dataclass."""
+    if not isinstance(value, dict):
+        raise RecordError(f"{where} must be a dict, got {value!r:.80}")
+    hints = _hints(cls)
     for name in value:
-        if name not in names:
-            raise RecordError(f"{where} has the unknown field {name!r}.{did_you_mean(name, names)}")
-    for name in names:
-        if name not in value and name not in _NEWER:
-            raise RecordError(f"{where} lacks the field {name!r}")
+        if name not in hints:
+            raise RecordError(f"{where} has the unknown field {name!r}.{did_you_mean(name, hints)}")
+    for field in dataclasses.fields(cls):
+        if field.name not in value and field.default is field.default_factory:  # both are MISSING
+            raise RecordError(f"{where} lacks the field {field.name!r}")
+    return {name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)

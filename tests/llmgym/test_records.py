@@ -9,6 +9,7 @@ import logging
 import math
 import platform
 import re
+from pathlib import Path
 
 import pytest
 
@@ -202,10 +203,10 @@ def changed(path, value):
         (changed(["format_version"], 2), "format_version is 2; this version of llmgym reads 1"),
         (changed(["format_version"], ...), "format_version is None"),
         (changed(["rewardd"], 1), "episode has the unknown field 'rewardd'. Did you mean 'reward'?"),
-        (changed(["reward"], ...), "episode lacks the field 'reward'"),
+        (changed(["stop_reason"], ...), "episode lacks the field 'stop_reason'"),
         (changed(["turns"], None), "episode.turns must be a list, got None"),
         (changed(["turns", 1], 3), "episode.turns[1] must be a dict, got 3"),
-        (changed(["turns", 0, "env_s"], ...), "episode.turns[0] lacks the field 'env_s'"),
+        (changed(["metrics"], [1]), "episode.metrics must be a dict, got [1]"),
         (changed(["turns", 0, "tokens", "x"], 1), "episode.turns[0].tokens has the unknown field 'x'"),
         (
             changed(["turns", 0, "usage"], {"prompt_tokens": 1}),
@@ -213,8 +214,8 @@ def changed(path, value):
         ),
         (changed(["limits", "max_turns"], 0), "max_turns must be a whole number of at least 1, got 0"),
         (changed(["stop_reason"], "bored"), "'bored' is not a valid StopReason"),
-        (changed(["task", "prompt"], ...), "a task needs a 'prompt'"),
-        (changed(["task"], None), "a task is a JSON object"),
+        (changed(["task", "prompt"], ...), "episode.task lacks the field 'prompt'"),
+        (changed(["task"], None), "episode.task must be a dict, got None"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
@@ -436,16 +437,36 @@ def test_an_environment_error_that_does_not_come_back_is_noticed():
     assert 'who failed: recorded "environment", replayed "policy"' in found
 
 
-def test_a_record_from_before_the_failure_fields_opens_and_is_compared_without_them():
-    recorded = record(SlowEnv, ScriptedPolicy([ROLLS, "break"]))
-    assert (recorded.failed, recorded.error_type) == ("environment", "ValueError")
-    value = json.loads(episode_to_json(recorded))
-    del value["failed"], value["error_type"]
-    for turn in value["turns"]:
-        del turn["tool_errors"]
-    old = episode_from_json(json.dumps(value))
-    assert (old.failed, old.error_type, [turn.tool_errors for turn in old.turns]) == (None, None, [{}, {}])
-    assert compare_replay(old, recorded) == []
+def test_records_of_the_first_version_open_and_replay():
+    """``first_format.jsonl`` was written before ``failed``, ``error_type`` and ``tool_errors``."""
+    cut, environment, policy = read_episodes(Path(__file__).with_name("first_format.jsonl"))
+    assert (cut.task, cut.stop_reason, cut.reward) == (
+        Task("Roll. \ud800 \u2028", {"a": [1, 2.5]}, {"level": 1}, id="one"),
+        StopReason.MAX_TURNS,
+        0.0,
+    )
+    assert cut.turns[0].tokens == TurnTokens([1, 2], [3, 4], [-0.25, -1e-3], False, "stop", 2)
+    assert (cut.turns[0].usage, [turn.corrected for turn in cut.turns]) == (Usage(11, 3), [False, True, False])
+    assert cut.limits == EpisodeLimits(max_turns=3, parse_retries=1, failed_parse_reward=-0.4)
+    assert (cut.num_tool_calls, cut.num_tool_errors) == (3, 2)
+    assert [turn.error_type(message) for turn in cut.turns for message in turn.observation] == [
+        None, "tool_error", None, "tool_error",
+    ]  # fmt: skip
+    for episode in (cut, environment, policy):
+        assert (episode.failed, episode.error_type) == (None, None)
+        again = asyncio.run(replay(episode, lambda task: SumEnv()))
+        assert compare_replay(episode, again) == []
+        assert again.failed == {"one": None, "two": "environment", "three": "policy"}[episode.task.id]
+        assert episode_from_json(episode_to_json(episode)) == episode
+
+
+class SumEnv(DiceEnv):
+    """The environment of ``first_format.jsonl``."""
+
+    async def score(self, message):
+        if message["content"] == "break":
+            raise ValueError("broken")
+        return float(message["content"] == str(self.total))
 
 
 def test_times_tokens_and_provenance_are_not_compared():
