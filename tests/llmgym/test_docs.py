@@ -1,20 +1,25 @@
-"""What docs/ shows is run here: the guide from an empty file to a trained environment, and the format of the records."""
+"""What README and docs/ show is run here: the guide from an empty file to a green check, records, every command line."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import llmgym
-from llmgym import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
+import llmgym_trainer
+from llmgym import Episode, EpisodeLimits, ScriptedPolicy, StopReason, Turn, TurnTokens, Usage
 from llmgym.cli import main as cli
 from llmgym.records import FORMAT_VERSION
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDE = (DOCS / "writing-an-environment.md").read_text(encoding="utf-8")
 RECORDS = (DOCS / "records.md").read_text(encoding="utf-8")
 VIEWING = (DOCS / "viewing.md").read_text(encoding="utf-8")
@@ -133,3 +138,42 @@ def test_the_page_names_every_field_of_an_episode_and_every_stop_reason():
     fields = [field.name for field in dataclasses.fields(Episode)]
     assert named(section("Episode")) == [*fields, *StopReason]
     assert f"`format_version`, which is {FORMAT_VERSION}," in section("Episode")
+
+
+def command_lines():
+    """The words of each ``llmgym`` command in a block of README or docs/, with the file it stands in."""
+    for file in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for block in blocks(file.read_text(encoding="utf-8"), "(?:bash|text)"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.search(r"(?:^|&& |--no_python |--no-python )llmgym (.+)", line):
+                    yield file.name, shlex.split(found[1], comments=True)
+
+
+@pytest.mark.slow
+def test_every_command_line_has_a_command_and_options_that_exist(capsys):
+    helps = {}
+    for file, (command, *words) in command_lines():
+        if command not in helps:
+            with pytest.raises(SystemExit, match="0"):
+                cli.main([command, "--help"])
+            helps[command] = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert options <= helps[command], (file, command, words)
+    assert set(helps) == {"train", "sft", "eval", "export", "check", "view", "play", "new"}
+
+
+def test_the_environment_of_the_readme():
+    source, _ = blocks(README, "python")
+    names = {}
+    exec(source, names)
+    (task,) = names["TASKS"]
+    call = {"function": {"name": "capital", "arguments": '{"country": "Peru"}'}}
+    policy = ScriptedPolicy([{"role": "assistant", "tool_calls": [call]}, "Lima"])
+    episode = asyncio.run(llmgym.run_episode(names["CapitalEnv"](), task, policy))
+    assert (episode.reward, episode.turns[0].observation[0]["content"]) == (1.0, "Lima")
+
+
+@pytest.mark.parametrize(("module", "prefix"), [(llmgym, "llmgym"), (llmgym_trainer, "llmgym_trainer")])
+def test_the_reference_has_every_public_name(module, prefix):
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    assert sorted(re.findall(rf"^::: {prefix}\.(\w+)$", pages, re.MULTILINE)) == sorted(module.__all__)
