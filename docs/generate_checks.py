@@ -1,24 +1,17 @@
-"""Writes docs/reference/check-codes.md: every check of `llmgym check` with its codes, from llmgym/checking/codes.py.
-
-python docs/generate_checks.py
-"""
-
-from pathlib import Path
+"""The page of codes: every check of `llmgym check` with what it can report, from llmgym/checking/codes.py."""
 
 from llmgym.checking import CHECKS, Check, Code
 
-PAGE = Path(__file__).parent / "reference" / "check-codes.md"
 HEAD = """\
 # Codes of `llmgym check`
 
-Every check and every code it can report, written by `python docs/generate_checks.py`: do not edit this page. How to run
-a check, and what the hostile actions are, is in [checking an environment](../checking.md)."""
+Every check and every code it can report. How to run a check, and what the hostile actions are, is in
+[checking an environment](../checking.md)."""
 
 
-def main(path: Path = PAGE) -> None:
-    """Write the page."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n\n".join([HEAD, *map(_check, CHECKS)]) + "\n", encoding="utf-8")
+def pages() -> dict[str, str]:
+    """The page, by its path below docs/."""
+    return {"reference/check-codes.md": "\n\n".join([HEAD, *map(_check, CHECKS)]) + "\n"}
 
 
 def _check(check: Check) -> str:
@@ -35,7 +28,3 @@ def _code(code: Code) -> str:
 - **Came back, for example**: {code.example.rstrip(".")}.
 - **Why it hurts**: {code.why}
 - **How to fix it**: {code.fix}"""
-
-
-if __name__ == "__main__":
-    main()
