@@ -255,6 +255,22 @@ def copy_message(message: Message) -> Message:
     return copied
 
 
+def with_object_arguments(message: Message) -> dict[str, Any]:
+    """The message with call arguments as objects, as chat templates want them; text that is no JSON object stays."""
+    return {
+        **message,
+        **({"tool_calls": [_with_object(call) for call in message["tool_calls"]]} if "tool_calls" in message else {}),
+    }
+
+
+def _with_object(call: ToolCall) -> dict[str, Any]:
+    try:
+        value = json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        return dict(call)
+    return {**call, "function": {**call["function"], "arguments": value}} if isinstance(value, dict) else dict(call)
+
+
 class MessageCopies:
     """Copies of a growing history for a reader who may change them. Each message is copied once.
 

@@ -15,6 +15,7 @@ from llmgym.cli.options import CommandParser
 from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError
 from llmgym.evaluation.folder import EPISODES_FILE
+from llmgym.messages import with_object_arguments
 from llmgym.records import iter_episodes
 
 ArgumentForm = Literal["object", "string"]
@@ -154,25 +155,9 @@ def to_row(episode: Episode, arguments: ArgumentForm = "object") -> dict[str, An
     Malformed turns that were corrected are left out with their corrections: nobody should learn them.
     """
     well_formed = dataclasses.replace(episode, turns=[turn for turn in episode.turns if not turn.corrected])
-    messages: list[dict[str, Any]] = []
-    for message in well_formed.messages:
-        row = dict(message)
-        if arguments == "object" and "tool_calls" in message:
-            row["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
-                for call in message["tool_calls"]
-            ]
-        messages.append(row)
+    to_json = with_object_arguments if arguments == "object" else dict
+    messages = [to_json(message) for message in well_formed.messages]
     return {"messages": messages, "tools": episode.tool_specs}
-
-
-def _object(text: str) -> Any:
-    """Arguments as an object; as they are when they are none, as an environment may put into its history."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
 
 
 def _episode_files(run: Path) -> list[Path]:

@@ -431,7 +431,7 @@ def test_templates_load_by_name_or_path(tmp_path):
     ("name", "expected"),
     [
         ("compact", "keeps the whole history, so an episode is one training row"),
-        ("qwen3", "where a user message comes in mid-episode, so expect 1 to 6 rows"),
+        ("qwen3", "where a user message arrives in mid-episode, so expect 1 to 6 rows"),
         ("qwen2_5", "after most turns, so expect 1 to 6 rows"),
     ],
 )

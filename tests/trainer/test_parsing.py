@@ -48,7 +48,7 @@ def test_hermes_reads(text, expected):
         ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', 'must be {"name"'),
         ('<tool_call>{"name": "f"}</tool_call>', "must be a JSON object"),
         ('<tool_call>{"name": "f", "arguments": "{}"}</tool_call>', "must be a JSON object"),
-        ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "NaN is no JSON value"),
+        ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "NaN is not a JSON value"),
         ('<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>', "cannot be written back"),
         ('<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>', "cannot be written back"),
         ('<tool_call>{"name": "f\\udfff", "arguments": {}}</tool_call>', "cannot be written back"),

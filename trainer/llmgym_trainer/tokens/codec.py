@@ -1,7 +1,7 @@
-"""Messages to token ids and sampled ids back to messages, for one tokenizer. Knows no episode and no engine.
+"""Messages to token ids, and sampled ids back to messages, for one tokenizer.
 
-The next prompt is the tokens already held plus the rendering of the new messages alone. :meth:`Codec.extend`
-decides in this order whether that is possible:
+The next prompt is the tokens already held plus the rendering of only the new messages. :meth:`Codec.extend` decides in
+this order whether that is possible:
 
 1. The held tokens end with the template's end of a turn; a turn stopped any other way has no valid continuation.
 2. Either the new rendering begins with the text held, or, where sampled text differs from the template's own spelling
@@ -15,14 +15,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmgym.episode import StopReason
 from llmgym.errors import ConfigError, LLMGymError, did_you_mean
-from llmgym.messages import Message, ToolSpec, malformed_reason, normalize_message
+from llmgym.messages import Message, ToolSpec, malformed_reason, normalize_message, with_object_arguments
 from llmgym.policy import PolicyTurn
 from llmgym_trainer.tokens.parsing import (
     CALL_FORMATS,
@@ -51,23 +51,24 @@ class ProbeReport:
         end_of_turn: Texts of the tokens that end an assistant turn.
         parallel_calls: Whether one message may hold several calls.
         rewrites: Situations in which the template rewrites history, so that a new training row starts.
+        rewrites_most_turns: Whether one of them follows most turns of an episode.
     """
 
     call_format: str
     end_of_turn: tuple[str, ...]
     parallel_calls: bool
     rewrites: tuple[str, ...]
+    rewrites_most_turns: bool
 
     def describe(self, max_turns: int) -> str:
         """One sentence for the user, with the training rows to expect of an episode of at most ``max_turns`` turns."""
         what = f"chat template: {self.call_format} tool calls"
         if not self.rewrites:
             return f"{what}; it keeps the whole history, so an episode is one training row"
-        within = any("a tool result" in case and "user" not in case for case in self.rewrites)
-        often = "after most turns" if within else "where a user message comes in mid-episode"
+        where = "after most turns" if self.rewrites_most_turns else "where a user message arrives in mid-episode"
         return (
             f"{what}; it rewrites earlier turns after {', '.join(self.rewrites)}. A new training row starts there: "
-            f"{often}, so expect 1 to {max_turns} rows an episode (the metric rows_per_episode)"
+            f"{where}, so expect 1 to {max_turns} rows per episode (the metric rows_per_episode)"
         )
 
 
@@ -90,23 +91,22 @@ def load_chat_template(name_or_path: str) -> str:
 
 
 class Codec:
-    """Renders, extends and parses for one tokenizer. Holds no state of an episode.
+    """Renders, extends and parses for one tokenizer. It holds no state of an episode.
 
     Args:
         tokenizer: A fast transformers tokenizer.
         chat_template: Template text to use instead of the tokenizer's own.
         template_kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
-        extra_stop_ids: Ids that end a turn besides the template's and the tokenizer's, such as those of a
-            generation config.
+        extra_stop_ids: Ids that end a turn in addition to those of template and tokenizer, such as a generation config's.
 
     Attributes:
         tokenizer: The tokenizer.
         template: Text of the chat template.
-        template_hash: Start of the template text's SHA-256, to be kept with every checkpoint.
+        template_hash: First 16 hex digits of the template text's SHA-256, saved with every checkpoint.
         end_of_turn_ids: The tokens with which the template ends an assistant message.
         stop_token_ids: All ids that end a sampled turn.
-        longest_token: Characters that one token stands for at most; a byte of a byte-level vocabulary counts as one.
-        call_format: How this template writes tool calls; None when it is none of those known here.
+        longest_token: Most characters that one token stands for; a byte of a byte-level vocabulary counts as one.
+        call_format: How this template writes tool calls; None for a format not known here.
 
     Raises:
         ConfigError: There is no chat template, or it does not end assistant messages with a special token.
@@ -140,7 +140,7 @@ class Codec:
         if not self.end_of_turn_ids:
             raise ConfigError(
                 "the chat template ends assistant messages with no special token of this tokenizer "
-                f"({', '.join(list(self._special.values())[:8]) or 'it has none'}), so no turn would ever stop; {_REMEDY}"
+                f"({', '.join(list(self._special.values())[:8]) or 'it has none'}), so no turn would ever end; {_REMEDY}"
             )
         eos = {tokenizer.eos_token_id} - {None}
         self.stop_token_ids: frozenset[int] = self.end_of_turn_ids | eos | frozenset(extra_stop_ids)
@@ -166,7 +166,7 @@ class Codec:
         """Return the ids that turn everything held into the next prompt, or None where a new row must start.
 
         Args:
-            history: The messages behind ``held_ids``, the last of them the assistant message sampled last.
+            history: The messages that ``held_ids`` stand for, ending with the last sampled assistant message.
             new: The messages after it.
             tool_specs: The tools, the same as before.
             held_ids: Prompt and sampled ids so far, ending with the sampled stop token.
@@ -185,18 +185,18 @@ class Codec:
             held = before[: cut + len(end)]
             if cut < 0 or not after.startswith(held) or not self._shows(history, tool_specs, held):
                 return None
-        ids = self._encode(end + after[len(held) :])  # a tokenizer may treat the start of a text in its own way
+        ids = self._encode(end + after[len(held) :])  # some tokenizers treat the start of a text specially
         if not ids or ids[0] != held_ids[-1]:
             raise CodecError(f"the tokenizer does not read {end!r} as one token at the start of a text")
         return ids[1:]
 
     def encode_turn(self, history: list[Message], message: Message, tool_specs: list[ToolSpec]) -> list[int]:
-        """Return the ids that a policy would have to sample after ``render(history)`` to give ``message``.
+        """Return the ids that a policy would have to sample after ``render(history)`` to say ``message``.
 
         Their text is tokenized on its own, as sampling does, and ends with the template's end of a turn.
 
         Raises:
-            CodecError: The template refuses the messages, or does not write this message behind its own prompt.
+            CodecError: The template refuses the messages, or does not write this message after its own prompt.
         """
         prompt = self._text(history, tool_specs, True)
         whole = self._text([*history, message], tool_specs, False)
@@ -212,7 +212,7 @@ class Codec:
         return text
 
     def parse(self, completion_ids: list[int], finish_reason: str, *, call_id_prefix: str = "call_") -> PolicyTurn:
-        """Read one sampled turn. Never raises, whatever the ids.
+        """Parse one sampled turn. Never raises, whatever the ids.
 
         Args:
             completion_ids: Sampled ids, with or without a stop token at the end.
@@ -237,7 +237,10 @@ class Codec:
                     raise ParseError(f"the control token {self.decode([index])!r} stands inside the message")
             reasoning, text = split_reasoning(self.decode(ids), opened=self._opens_reasoning)
             content, calls = self.call_format.split(text) if self.call_format else (text, [])
-            message = _message(content, reasoning, calls, call_id_prefix)
+            said: dict[str, Any] = {"role": "assistant", "content": content, "reasoning_content": reasoning}
+            if calls:
+                said["tool_calls"] = [{"function": {"name": c.name, "arguments": c.arguments}} for c in calls]
+            message = normalize_message(said, call_id_prefix=call_id_prefix)
             reason = malformed_reason(message)
             if reason is not None:
                 raise ParseError(reason)
@@ -275,17 +278,19 @@ class Codec:
             text = self._try_text(messages, tools, True)
             if any(message["content"] not in text for message in shown):
                 raise ConfigError(f"the chat template leaves out {what}; {_REMEDY}")
+        rewritten = [situation for situation in _SITUATIONS if not self._keeps(situation)]
         return ProbeReport(
             call_format=self.call_format.name,
             end_of_turn=tuple(sorted(self._special[index] for index in self.end_of_turn_ids)),
             parallel_calls=self._allows_parallel_calls(),
-            rewrites=tuple(what for what, reasoning, old, new in _SITUATIONS if not self._keeps(reasoning, old, new)),
+            rewrites=tuple(situation.name for situation in rewritten),
+            rewrites_most_turns=any(situation.usual for situation in rewritten),
         )
 
     def _text(self, messages: list[Message], tool_specs: list[ToolSpec], add_generation_prompt: bool) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(
-                [_with_objects(message) for message in messages],
+                [with_object_arguments(message) for message in messages],
                 tools=tool_specs or None,
                 chat_template=self.template,
                 add_generation_prompt=add_generation_prompt,
@@ -341,9 +346,9 @@ class Codec:
         shown = _RESULT["content"] in text and other["content"] in text
         return shown and len(re.findall(f'"name": "{_PROBE_NAME}"', text)) >= 2
 
-    def _keeps(self, reasoning: str, history: list[Message], new: list[Message]) -> bool:
-        """Whether tokens sampled for the last message of a history can be kept in front of new messages."""
-        tools = [_PROBE_TOOL]
+    def _keeps(self, situation: _Situation) -> bool:
+        """Whether the tokens of the sampled message can be kept in front of the new messages."""
+        tools, reasoning, history = [_PROBE_TOOL], situation.reasoning, situation.history
         sampled: Message = {**history[-1]}
         if reasoning:
             sampled["reasoning_content"] = reasoning
@@ -359,38 +364,13 @@ class Codec:
         end = self._last_special(completion)
         assert end is not None  # checked at construction
         completion = completion[: completion.rindex(self._special[end]) + len(self._special[end])]
-        return self.extend([*history[:-1], sampled], new, tools, self._encode(prompt + completion)) is not None
+        held_ids = self._encode(prompt + completion)
+        return self.extend([*history[:-1], sampled], situation.new, tools, held_ids) is not None
 
 
 def _after(prompt: str, text: str) -> str:
-    """The part of a text behind what it has in common with the start of a prompt."""
+    """The part of a text after its common start with a prompt."""
     return text[next((at for at, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(prompt)) :]
-
-
-def _message(content: str, reasoning: str, calls: list[ParsedCall], call_id_prefix: str) -> Message:
-    message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning_content": reasoning}
-    if calls:
-        message["tool_calls"] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
-    return normalize_message(message, call_id_prefix=call_id_prefix)
-
-
-def _with_objects(message: Message) -> dict[str, Any]:
-    """The message as templates want it: call arguments as objects, because most of them encode a string twice."""
-    rendered: dict[str, Any] = {**message}
-    if "tool_calls" in message:
-        rendered["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": _object(call["function"]["arguments"])}}
-            for call in message["tool_calls"]
-        ]
-    return rendered
-
-
-def _object(arguments: str) -> Any:
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 _REMEDY = (
@@ -422,11 +402,33 @@ _RESULT: Message = {"role": "tool", "content": "probe result", "tool_call_id": "
 
 _EMPTY_RESULT: Message = {**_RESULT, "content": ""}
 
-_SITUATIONS: tuple[tuple[str, str, list[Message], list[Message]], ...] = (
-    ("a tool result", "", [_USER, _CALL], [_RESULT]),
-    ("a tool result, with reasoning", "probe thought", [_USER, _CALL], [_RESULT]),
-    ("a user message", "", [_USER, _ANSWER], [_USER_2]),
-    ("a user message, with reasoning", "probe thought", [_USER, _ANSWER], [_USER_2]),
-    ("a tool result and a user message", "", [_USER, _CALL], [_RESULT, _USER_2]),
-    ("a tool result and a user message, with reasoning", "probe thought", [_USER, _CALL], [_RESULT, _USER_2]),
+
+@dataclass(frozen=True)
+class _Situation:
+    """Messages that follow a sampled turn.
+
+    Attributes:
+        name: Shown to people.
+        history: Up to the sampled message.
+        new: What follows it.
+        reasoning: Reasoning of the sampled message.
+        usual: Whether this follows most turns of an episode.
+    """
+
+    name: str
+    history: list[Message]
+    new: list[Message]
+    reasoning: str = ""
+    usual: bool = False
+
+    def with_reasoning(self) -> _Situation:
+        """The same after a turn with reasoning."""
+        return replace(self, name=f"{self.name}, with reasoning", reasoning="probe thought")
+
+
+_PLAIN_SITUATIONS = (
+    _Situation("a tool result", [_USER, _CALL], [_RESULT], usual=True),
+    _Situation("a user message", [_USER, _ANSWER], [_USER_2]),
+    _Situation("a tool result and a user message", [_USER, _CALL], [_RESULT, _USER_2]),
 )
+_SITUATIONS = [each for plain in _PLAIN_SITUATIONS for each in (plain, plain.with_reasoning())]

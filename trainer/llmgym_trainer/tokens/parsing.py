@@ -1,7 +1,7 @@
-"""How sampled text becomes reasoning, content and tool calls. Knows text only: no token, no template, no message.
+"""Sampled text into reasoning, content and tool calls.
 
-Strict on purpose, for training and evaluation alike: what a chat template could not have written is a
-:class:`ParseError`, which ends the episode as a parse failure. Calls inside reasoning are no calls.
+Strict on purpose, in training and evaluation alike: text that no chat template could have written is a
+:class:`ParseError`, which ends the episode as a parse failure. Calls inside reasoning do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 class ParseError(LLMGymError):
-    """A sampled text is no message. The text says in one sentence why."""
+    """A sampled text is not a message. The error says why in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ CALL_FORMATS: tuple[CallFormat, ...] = (HermesCalls(), LlamaCalls())
 
 
 def split_reasoning(text: str, *, opened: bool) -> tuple[str, str]:
-    """Split the reasoning block off the start of a text.
+    """Split the reasoning block from the start of a text.
 
     Args:
         text: The sampled text without its stop token.
@@ -108,7 +108,7 @@ def split_reasoning(text: str, *, opened: bool) -> tuple[str, str]:
         Reasoning without outer newlines (empty when there is none) and what follows it.
 
     Raises:
-        ParseError: A block is not finished, or a tag stands where none belongs.
+        ParseError: A block is unfinished, or a tag is out of place.
     """
     body = text.lstrip()
     if opened or body.startswith(THINK_OPEN):
@@ -148,7 +148,7 @@ def _call(value: Any, arguments_key: str) -> ParsedCall:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject_constant)

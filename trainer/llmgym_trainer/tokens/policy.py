@@ -1,4 +1,4 @@
-"""A policy that samples from an engine and keeps every token. Knows one episode's tokens, no model and no reward."""
+"""A policy that samples from an engine and keeps every token."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ModelPolicy(Policy):
         engine: Samples the ids.
         limits: ``max_model_length``, ``max_completion_length`` and ``reply_reserve_tokens`` bound each turn.
         key: Names the episode to the engine.
-        rng: The episode's own source of chance for sampling.
+        rng: The episode's own random generator for sampling.
         temperature: Sampling temperature.
 
     Raises:
-        ConfigError: ``limits`` bound the length of a turn in no way.
+        ConfigError: ``limits`` do not bound the length of a turn.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class ModelPolicy(Policy):
             EngineContractError: The engine's sample does not add up.
         NonFiniteLogprobError: A log-probability is NaN or infinite.
         """
-        flood = self._flood(messages)
-        if flood is not None:
-            return PolicyTurn(stop=StopReason.CONTEXT_OVERFLOW, detail=flood)
+        too_long = self._too_long(messages)
+        if too_long is not None:
+            return PolicyTurn(stop=StopReason.CONTEXT_OVERFLOW, detail=too_long)
         added = self._extension(messages, tool_specs)
         context_ids = self._codec.render(messages, tool_specs) if added is None else added
         prompt_ids = context_ids if added is None else self._held_ids + context_ids
@@ -92,18 +92,20 @@ class ModelPolicy(Policy):
         self._held_ids = prompt_ids + sample.ids
         said = turn.message
         if turn.stop is StopReason.PARSE_FAILURE:
-            said = unreadable_message(turn.raw_text or "")  # what it is in the history when there is another turn
+            said = unreadable_message(turn.raw_text or "")  # as it stands in the history if there is another turn
         self._history = [*messages, *([said] if said is not None else [])]
         self._tool_specs = tool_specs
         return turn
 
     async def close(self) -> None:
-        """Let the engine forget the episode."""
+        """Release what the engine keeps for the episode."""
         self._engine.release(self._key)
 
-    def _flood(self, messages: list[Message]) -> str | None:
-        """Why the messages of the environment cannot fit, seen without putting them into tokens: that of megabytes takes
-        minutes. Space around a message does not count, for templates strip it; None where they may fit."""
+    def _too_long(self, messages: list[Message]) -> str | None:
+        """Why the environment's messages cannot fit, judged by their characters; None if they may.
+
+        Tokenizing megabytes would take minutes. Space around a message does not count, because templates strip it.
+        """
         budget = self._limits.max_model_length
         count = sum(len(message["content"].strip()) for message in messages if message["role"] != "assistant")
         if budget is None or count <= budget * self._codec.longest_token:
@@ -114,14 +116,14 @@ class ModelPolicy(Policy):
         )
 
     def _extension(self, messages: list[Message], tool_specs: list[ToolSpec]) -> list[int] | None:
-        """The ids after everything held, or None where a new row starts."""
+        """The ids that extend everything held, or None where a new row starts."""
         known = len(self._history)
         if not self._held_ids or messages[:known] != self._history or tool_specs != self._tool_specs:
             return None
         return self._codec.extend(self._history, messages[known:], tool_specs, self._held_ids)
 
     def _room(self, prompt_length: int) -> tuple[int, str]:
-        """Tokens the next turn may have and the limit that says so; 0 and the reason when there are too few."""
+        """Tokens the next turn may have and the limit that says so; 0 and the reason if there are too few."""
         budget, cap = self._limits.max_model_length, self._limits.max_completion_length
         left = math.inf if budget is None else budget - prompt_length
         if left < self._limits.reply_reserve_tokens:
@@ -135,7 +137,7 @@ class ModelPolicy(Policy):
 
 
 def _check_sample(sample: Sample, room: int) -> None:
-    """Raise :class:`EngineContractError` unless a sample can be trained on as it is."""
+    """Raise :class:`EngineContractError` unless a sample can be trained on."""
     if not 1 <= len(sample.ids) <= room:
         raise EngineContractError(f"the engine sampled {len(sample.ids)} tokens where 1 to {room} were asked for")
     if len(sample.logprobs) != len(sample.ids):
