@@ -1,9 +1,8 @@
-"""Fixtures of the trainer's tests: one tiny model on disk for the whole session, one torch thread."""
+"""Fixtures of the trainer's tests: one torch thread, and an engine that says what a test tells it."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -24,17 +23,3 @@ def _scripted_engine():
 
     with scripted():
         yield
-
-
-@pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of a model of two layers that says a few letters a turn, with its tokenizer and the compact template."""
-    from toys import build_llama, build_tokenizer, teach_to_stop
-
-    path = tmp_path_factory.mktemp("model")
-    tokenizer = build_tokenizer()
-    model = build_llama(len(tokenizer))
-    teach_to_stop(model, tokenizer)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
