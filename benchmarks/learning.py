@@ -39,7 +39,7 @@ def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[
     import llmgym
     from llmgym.registry import find
     from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
-    from llmgym_trainer.models.builtin.presets import preset
+    from llmgym_trainer.models.builtin import preset
     from llmgym_trainer.models.load import resolve_model
     from llmgym_trainer.models.lora import default_lora
     from llmgym_trainer.runs.folder import read_metrics

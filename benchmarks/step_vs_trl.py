@@ -42,7 +42,7 @@ from llmgym.errors import ToolError, did_you_mean
 from llmgym_environments.calculator import evaluate, format_number, parse_number
 from llmgym_environments.tool_use_game import ToolUseGameEnv
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer
-from llmgym_trainer.models.builtin.presets import preset
+from llmgym_trainer.models.builtin import preset
 from llmgym_trainer.models.load import load_model, resolve_model
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.reporting import Reporter

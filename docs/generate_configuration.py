@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
         "Every setting of training, then of evaluation. [Training](training.md) says what to set first.",
         "Each setting of training is an argument of `GRPOConfig(…)`, a line in the file given to `--config`, and an option of "
         "`llmgym train` with dashes for underscores (`--batch-size 16`). The commands start from "
-        "[presets](../trainer/llmgym_trainer/models/builtin/presets.py) for the built-in models.",
+        "[presets](../trainer/llmgym_trainer/models/builtin/__init__.py) for the built-in models.",
         "## Training: llmgym",
         markdown_table(GRPOConfig, [name for name in defined if name not in inherited]),
         "## Training: of TRL and transformers, with a default of our own",

@@ -63,7 +63,7 @@ def test_hub_weights_are_warmed_up_once_a_seed_and_load_again(monkeypatch, capsy
 
     first = smollm2.smollm2_model(1, recipe=short, cache_dir=tmp_path)
     assert downloads == ["HuggingFaceTB/SmolLM2-135M-Instruct"]
-    assert "of which 50% are wrong on purpose" in " ".join(capsys.readouterr().out.split())
+    assert "of which 50% contain a deliberate mistake" in " ".join(capsys.readouterr().out.split())
     assert smollm2.smollm2_model(1, recipe=short, cache_dir=tmp_path) == first
     assert len(downloads) == 1, "the second call finds the model of the first"
     other = smollm2.smollm2_model(2, recipe=short, cache_dir=tmp_path)

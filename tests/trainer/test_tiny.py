@@ -74,7 +74,7 @@ def test_it_is_built_once_for_a_seed_and_loads(monkeypatch, capsys, tmp_path):
     chance = torch.get_rng_state()
     first = tiny.tiny_model(1, recipe=SHORT, cache_dir=tmp_path)
     assert torch.equal(torch.get_rng_state(), chance)
-    assert "25% are wrong on purpose" in " ".join(capsys.readouterr().out.split())
+    assert "25% contain a deliberate mistake" in " ".join(capsys.readouterr().out.split())
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(first), AutoTokenizer.from_pretrained(first)
     assert tokenizer.chat_template == load_chat_template("compact")

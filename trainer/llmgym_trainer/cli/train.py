@@ -12,7 +12,7 @@ from llmgym.errors import ConfigError, TaskError, did_you_mean
 from llmgym.registry import EnvEntry, find
 from llmgym.task import Task, load_tasks
 from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
-from llmgym_trainer.models.builtin.presets import preset
+from llmgym_trainer.models.builtin import preset
 from llmgym_trainer.models.lora import default_lora
 from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.interrupts import TrainingInterrupted

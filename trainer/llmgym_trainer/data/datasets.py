@@ -1,4 +1,4 @@
-"""Tasks from a Hugging Face dataset: which column is what. Knows datasets and tasks, no environment."""
+"""Tasks from a Hugging Face dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds and loads the model to train: a built-in one, a hub name, a directory, or a run folder. No training here."""
+"""Finds and loads a model: a built-in one, a hub name, a directory, or a run folder."""
 
 from __future__ import annotations
 
@@ -18,38 +18,30 @@ from transformers import (
 )
 from transformers.utils import CONFIG_NAME
 
-from llmgym.errors import ConfigError, UnknownEnvironmentError
+from llmgym.errors import ConfigError
 from llmgym.evaluation.folder import EPISODES_FILE, SETTINGS_FILE
-from llmgym.registry import find
+from llmgym_trainer.models.builtin import PRESETS, built_in_model
 from llmgym_trainer.runs.checkpoints import STATE_FILE, last_checkpoint
 from llmgym_trainer.tokens.codec import Codec, load_chat_template
 
 ADAPTER_FILE = "adapter_config.json"
-"""Stands in a checkpoint that holds an adapter alone."""
+"""Part of a checkpoint that holds only an adapter."""
 
 
 def resolve_model(name: str, seed: int, env_id: str = "") -> str:
     """Turn what a user may write for a model into a directory or hub name.
 
     Args:
-        name: ``"tiny"`` or ``"smollm2"`` (built and warmed up here when not cached yet), a run folder (its last
-            checkpoint), a directory, or a hub name.
-        seed: Seed of a built-in model's warm-up.
-        env_id: The environment whose scripted expert a built-in model learns from. One without an expert, or none,
-            stands for ToolUseGame-v0.
+        name: ``"tiny"`` or ``"smollm2"`` (see :func:`~llmgym_trainer.models.builtin.built_in_model`), a run folder (its
+            last checkpoint), a directory, or a hub name.
+        seed: Seed of a built-in model.
+        env_id: The environment that a built-in model learns from.
 
     Raises:
         ConfigError: There is no such folder, or no model in it.
     """
-    if name in ("tiny", "smollm2"):
-        has_expert = _has_expert(env_id)
-        if name == "tiny":
-            from llmgym_trainer.models.builtin.tiny import tiny_model, tiny_recipe
-
-            return str(tiny_model(seed, recipe=tiny_recipe(env_id) if has_expert else None))
-        from llmgym_trainer.models.builtin.smollm2 import SmolLM2Recipe, smollm2_model
-
-        return str(smollm2_model(seed, recipe=SmolLM2Recipe(env_id=env_id) if has_expert else None))
+    if name in PRESETS:
+        return str(built_in_model(name, seed, env_id))
     path = Path(name)
     if (path / "metrics.jsonl").is_file() or (path / "config.yaml").is_file():
         return str(last_checkpoint(path))
@@ -65,15 +57,8 @@ def resolve_model(name: str, seed: int, env_id: str = "") -> str:
     return name
 
 
-def _has_expert(env_id: str) -> bool:
-    try:
-        return find(env_id).expert is not None
-    except UnknownEnvironmentError:
-        return False
-
-
 def load_model_config(path: str, *, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Load a model's configuration, without weights; for an adapter checkpoint that of its base model.
+    """Load a model's configuration, without weights; for an adapter checkpoint, that of its base model.
 
     Raises:
         ConfigError: Nothing is there.
@@ -95,9 +80,9 @@ def load_model(
 
     Args:
         path: Directory or hub name.
-        dtype: Of the weights.
+        dtype: Data type of the weights.
         chat_template: Name or file of a template that replaces the tokenizer's own; None keeps that.
-        kwargs: Passed on to ``AutoModelForCausalLM.from_pretrained``.
+        kwargs: Passed to ``AutoModelForCausalLM.from_pretrained``.
 
     Raises:
         ConfigError: Nothing is there, or the checkpoint was trained with another chat template than it has now.

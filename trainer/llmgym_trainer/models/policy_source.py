@@ -1,4 +1,4 @@
-"""The policies of an evaluation from a model in this process. Knows how to load and ask it; trains nothing."""
+"""The policies of an evaluation from a model that is loaded into this process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class LocalSource(PolicySource):
             checkpoint, any other model directory, or a hub name. An adapter is merged into its base model.
         temperature: Sampling temperature; 0 takes the most likely token.
         chat_template: Name or file of a template that replaces the tokenizer's own.
-        chat_template_kwargs: Variables of the template; None takes those of the training run that a checkpoint lies in.
-        seed: Seed of a built-in model's warm-up.
-        env_id: What a built-in model is warmed up on, see :func:`llmgym_trainer.models.load.resolve_model`.
+        chat_template_kwargs: Variables of the template; None takes those of the training run that a checkpoint belongs to.
+        seed: Seed of a built-in model.
+        env_id: The environment that a built-in model learns from, see
+            :func:`llmgym_trainer.models.builtin.built_in_model`.
 
     Raises:
         ConfigError: There is no such model, or its chat template cannot express tool use.
@@ -98,12 +99,12 @@ class LocalSource(PolicySource):
         )
 
     async def close(self) -> None:
-        """Stop what is being sampled and drop what is kept for it."""
+        """Stop sampling and free what is kept for it."""
         self._engine.close()
 
 
 def _run_settings(path: Path) -> dict[str, Any]:
-    """The settings of the training run that a checkpoint lies in; none for other models."""
+    """The settings of the training run that a checkpoint belongs to; empty for other models."""
     file = path.parent / "config.yaml"
     if not (path / STATE_FILE).is_file() or not file.is_file():
         return {}

@@ -21,16 +21,16 @@ from llmgym_trainer.sft import sft
 def cached_model(
     name: str, recipe: Mapping[str, Any], build: Callable[[Path], None], *, cache_dir: str | Path | None = None
 ) -> Path:
-    """Return the folder of a built model; build it when this recipe was not built before.
+    """Return the folder of a built model; build it if this recipe was not built before.
 
-    A build that fails or is interrupted leaves nothing behind, and of two processes that build at once both get
-    the folder of the first to finish.
+    A build that fails or is interrupted leaves nothing behind. Two processes that build at once both get the folder of
+    the first to finish.
 
     Args:
         name: Start of the folder's name, such as ``"tiny"``.
-        recipe: Everything the result depends on, as JSON values; its hash is the rest of the name.
+        recipe: Everything the result depends on, as JSON values; its hash completes the name.
         build: Writes the model into the empty folder it is given.
-        cache_dir: Where built models are; None takes ``$LLMGYM_CACHE``, else ``~/.cache/llmgym``.
+        cache_dir: Where built models are kept; None takes ``$LLMGYM_CACHE``, else ``~/.cache/llmgym``.
 
     Returns:
         The folder, which holds the recipe as ``recipe.json`` beside what ``build`` wrote.
@@ -61,8 +61,7 @@ def recipe_key(recipe: Any, seed: int, *code: ModuleType) -> dict[str, Any]:
     Args:
         recipe: A dataclass with ``env_id`` and ``flawed_share``.
         seed: See :func:`~llmgym_trainer.models.builtin.scripted.scripted_episodes`.
-        code: Modules that build the model; a change in one of them, or in what the scripted episodes look like,
-            makes it another model.
+        code: Modules that build the model. A change in one of them or in the scripted episodes makes another model.
     """
     episodes = scripted.scripted_episodes(recipe.env_id, 8, flawed_share=recipe.flawed_share, seed=seed)
     seen = json.dumps([(episode.tool_specs, episode.messages) for episode in episodes], sort_keys=True)

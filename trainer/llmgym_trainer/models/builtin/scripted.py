@@ -40,16 +40,16 @@ _TOO_SOON_SHARE, _UNREADABLE_SHARE = 0.3, 0.1
 
 
 def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int) -> list[Episode]:
-    """Play training tasks of an environment with its scripted expert, a part of them wrong on purpose.
+    """Play training tasks of an environment with its scripted expert, some of them with a deliberate mistake.
 
     Args:
         env_id: An environment with tasks and an expert, see :func:`llmgym.registry.find`.
         count: Number of episodes. Tasks repeat when there are fewer.
-        flawed_share: Share of the episodes, from 0 to 1, that holds a mistake. Which ones is drawn.
+        flawed_share: Share of the episodes, from 0 to 1, with a mistake. Which ones is drawn at random.
         seed: Determines tasks, episodes and mistakes.
 
     Raises:
-        ConfigError: A share out of range, or the expert fails at a task.
+        ConfigError: The share is out of range, or the expert fails at a task.
     """
     if not 0 <= flawed_share <= 1:
         raise ConfigError(f"flawed_share={flawed_share} is a share, from 0 to 1")
@@ -78,9 +78,9 @@ def scripted_episodes(env_id: str, count: int, *, flawed_share: float, seed: int
 
 
 def training_tasks(entry: EnvEntry, count: int) -> list[Task]:
-    """The training tasks; more than there are by default where the environment can make them.
+    """The training tasks, more than the default number if the environment can generate them.
 
-    A small model learns few tasks by heart instead of learning where to look.
+    A small model memorises a few tasks instead of learning where to look.
     """
     tasks = entry.load_tasks("train")
     if len(tasks) >= count:
@@ -92,13 +92,12 @@ def training_tasks(entry: EnvEntry, count: int) -> list[Task]:
 
 
 class FlawedReplay(Policy):
-    """Replays a right episode with one mistake at a random turn, then goes on with what it really sees.
+    """Replays a correct episode with one mistake at a random turn, then continues with what it really sees.
 
-    Where no tools were called, what is seen are answers to a text, and what fits them only the expert knows: there the
-    expert itself goes on.
+    In an episode without tool calls only the expert knows what to answer, so the expert itself continues.
 
     Args:
-        right: An episode that ended by itself.
+        right: An episode that its environment ended.
         rng: Draws the turn and the mistake.
         expert: A fresh expert.
     """
@@ -119,7 +118,7 @@ class FlawedReplay(Policy):
         await self._expert.start(task)
 
     async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> Message:
-        """The expert's message of this turn, wrong at one turn and true to what was seen at all others."""
+        """The expert's message of this turn, wrong at one turn and adapted to what was seen at all others."""
         turn = sum(message["role"] == "assistant" for message in messages)
         message = self._replay(turn, messages) if any(self._results) else await self._ask(messages, tool_specs)
         return self._mistake(message, messages) if turn == self._flawed_turn else message
@@ -160,15 +159,14 @@ def _results(messages: Sequence[Message]) -> list[str]:
 
 
 def _texts(message: Message) -> list[str]:
-    """What a policy decides freely in a message: texts and whole numbers among the arguments of its calls, else its
-    content."""
+    """What a policy chooses freely in a message: texts and whole numbers in the arguments of its calls, or its content."""
     calls = message.get("tool_calls", [])
     values = [value for call in calls for value in json.loads(call["function"]["arguments"]).values()]
     return [str(value) for value in values if _is_free(value)] if calls else [message["content"]]
 
 
 def _with_texts(message: Message, texts: Sequence[str]) -> Message:
-    """The message with other texts in the places of :func:`_texts`."""
+    """The message with the texts of :func:`_texts` replaced."""
     message, left = copy_message(message), iter(texts)
     calls = message.get("tool_calls", [])
     for call in calls:
@@ -181,7 +179,7 @@ def _with_texts(message: Message, texts: Sequence[str]) -> Message:
 
 
 def _as(old: Any, text: str) -> str | int:
-    """The text as a number where the old value is one and the text is one too: what was really seen may be none."""
+    """The text as a number if the old value is a number and the text reads as one."""
     return int(text) if type(old) is int and re.fullmatch(r"-?\d+", text) else text
 
 

