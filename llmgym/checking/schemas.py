@@ -1,52 +1,33 @@
-"""Tool specifications: what is wrong with one, and arguments that fit it. Knows the JSON Schema that tools use."""
+"""Tool specifications: what is wrong with one, and arguments that fit it."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what hosted endpoints accept as a function name
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _MAX_DEPTH = 32
 
 
 def spec_faults(specs: Any) -> list[str]:
     """Say what is wrong with a list of tool specifications; an empty list means nothing.
 
-    Looked at are the shape that chat templates and endpoints take, names (1 to 64 letters, digits, ``_`` and ``-``,
-    no two alike), and the parameters: an object schema whose types, ``required``, ``enum`` and ``$ref`` make sense.
+    Checked are the shape that chat templates and endpoints accept, names (1 to 64 letters, digits, ``_`` and ``-``, all
+    different), and the parameters: an object schema whose types, ``required``, ``enum`` and ``$ref`` make sense.
     """
     if not isinstance(specs, list):
         return [f"tool_specs must be a list, got {type(specs).__name__}"]
-    faults: list[str] = []
-    names: list[str] = []
-    for index, spec in enumerate(specs):
-        function = spec.get("function") if isinstance(spec, dict) else None
-        if not isinstance(function, dict) or spec.get("type") != "function":
-            faults.append(
-                f"entry {index} must look like {{'type': 'function', 'function': {{...}}}}, got {spec!r:.200}"
-            )
-            continue
-        name = function.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            faults.append(f"the name of entry {index} must be 1 to 64 of a-z A-Z 0-9 _ -, got {name!r:.100}")
-        elif name in names:
-            faults.append(f"two tools have the name {name!r}")
-        else:
-            names.append(name)
-        if not isinstance(function.get("description", ""), str):
-            faults.append(f"{name}: the description must be text, got {function['description']!r:.100}")
-        parameters = function.get("parameters")
-        if not isinstance(parameters, dict) or parameters.get("type") != "object":
-            faults.append(f"{name}: parameters must be a schema of type 'object', got {parameters!r:.200}")
-            continue
-        faults += [f"{name}: {fault}" for fault in _schema_faults(parameters, parameters, "parameters", 0)]
+    names: set[str] = set()
+    faults = [fault for index, spec in enumerate(specs) for fault in _spec_faults(spec, index, names)]
     try:
         json.dumps(specs, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        faults.append(f"the specifications are no JSON: {error}")
+        faults.append(f"the specifications are not JSON: {error}")
     return faults
 
 
@@ -57,72 +38,86 @@ def valid_arguments(spec: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def properties_of(spec: Any) -> dict[str, Any]:
-    """The parameters of a tool by name, with references resolved."""
-    parameters = spec["function"]["parameters"]
-    return {name: _resolve(schema, parameters) for name, schema in parameters.get("properties", {}).items()}
+def _spec_faults(spec: Any, index: int, names: set[str]) -> Iterator[str]:
+    """The faults of one specification; its name is added to ``names``."""
+    function = spec.get("function") if isinstance(spec, dict) else None
+    if not isinstance(function, dict) or spec.get("type") != "function":
+        yield f"entry {index} must look like {{'type': 'function', 'function': {{...}}}}, got {spec!r:.200}"
+        return
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"the name of entry {index} must be 1 to 64 of a-z A-Z 0-9 _ -, got {name!r:.100}"
+    elif name in names:
+        yield f"two tools have the name {name!r}"
+    else:
+        names.add(name)
+    if not isinstance(function.get("description", ""), str):
+        yield f"{name}: the description must be text, got {function['description']!r:.100}"
+    if not isinstance(parameters, dict) or parameters.get("type") != "object":
+        yield f"{name}: parameters must be a schema of type 'object', got {parameters!r:.200}"
+    else:
+        yield from (f"{name}: {fault}" for fault in _schema_faults(parameters, parameters, "parameters", 0))
 
 
-def _schema_faults(schema: Any, root: dict[str, Any], where: str, depth: int) -> list[str]:
+def _schema_faults(schema: Any, root: dict[str, Any], where: str, depth: int) -> Iterator[str]:
     if isinstance(schema, bool):
-        return []
-    if not isinstance(schema, dict):
-        return [f"{where} must be a schema, got {schema!r:.100}"]
+        return
     if depth > _MAX_DEPTH:
-        return [f"{where} is nested deeper than {_MAX_DEPTH} levels"]
-    faults = []
+        yield f"{where} is nested deeper than {_MAX_DEPTH} levels"
+        return
+    if not isinstance(schema, dict):
+        yield f"{where} must be a schema, got {schema!r:.100}"
+        return
     kinds = schema.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind not in TYPES:
-            faults.append(f"{where} has the unknown type {kind!r:.100}; allowed are {', '.join(TYPES)}")
+            yield f"{where} has the unknown type {kind!r:.100}; allowed are {', '.join(TYPES)}"
     if "$ref" in schema and _target(schema["$ref"], root) is None:
-        faults.append(f"{where} refers to {schema['$ref']!r:.100}, which is not there")
-    if "enum" in schema and not (isinstance(schema["enum"], list) and schema["enum"]):
-        faults.append(f"{where} has an enum that is no list of values: {schema['enum']!r:.100}")
-    properties = schema.get("properties", {})
+        yield f"{where} refers to {schema['$ref']!r:.100}, which is not there"
+    parts = [(key, schema[key]) for key in ("items", "additionalProperties") if key in schema]
+    for key in ("enum", *_ALTERNATIVES):
+        options = schema.get(key, [None])
+        if not isinstance(options, list) or not options:
+            yield f"{key} of {where} must be a list with an entry, got {options!r:.100}"
+        elif key in schema and key != "enum":
+            parts += [(f"{key}[{index}]", option) for index, option in enumerate(options)]
+    properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
-        return [*faults, f"the properties of {where} must be a dictionary, got {properties!r:.100}"]
-    required = schema.get("required", [])
+        yield f"properties of {where} must be a dictionary, got {properties!r:.100}"
+        return
     if not isinstance(required, list):
-        faults.append(f"required of {where} must be a list of names, got {required!r:.100}")
-    else:
-        faults += [
-            f"{where} requires {name!r:.100}, which it does not define" for name in required if name not in properties
-        ]
-    parts: list[tuple[str, Any]] = [(f"{where}.{name}", part) for name, part in properties.items()]
-    parts += [(f"{where}.{key}", schema[key]) for key in ("items", "additionalProperties") if key in schema]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if key in schema:
-            options = schema[key]
-            if not isinstance(options, list) or not options:
-                faults.append(f"{key} of {where} must be a list of schemas, got {options!r:.100}")
-            else:
-                parts += [(f"{where}.{key}[{index}]", option) for index, option in enumerate(options)]
-    definitions = schema.get("$defs", {})
-    parts += [(f"{where}.$defs.{name}", part) for name, part in definitions.items()] if depth == 0 else []
+        yield f"required of {where} must be a list of names, got {required!r:.100}"
+        return
+    for name in required:
+        if name not in properties:
+            yield f"{where} requires {name!r:.100}, which it does not define"
+    parts += properties.items()
+    if depth == 0:
+        parts += [(f"$defs.{name}", part) for name, part in schema.get("$defs", {}).items()]
     for name, part in parts:
-        faults += _schema_faults(part, root, name, depth + 1)
-    return faults
+        yield from _schema_faults(part, root, f"{where}.{name}", depth + 1)
 
 
 def _target(reference: Any, root: dict[str, Any]) -> Any:
+    """What a ``$ref`` such as ``"#/$defs/Place"`` refers to; None when that is not there."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     node: Any = root
-    for part in reference.lstrip("#").strip("/").split("/"):
-        if part:
-            node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
+    for part in filter(None, reference[1:].split("/")):
+        node = node.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(node, dict) else None
     return node
 
 
 def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """A schema with its references followed, and the first of its alternatives taken."""
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, dict):
-            return {}
+            break
+        options = [schema[key][0] for key in _ALTERNATIVES if schema.get(key)]
         if "$ref" in schema:
             schema = _target(schema["$ref"], root)
-        elif any(schema.get(key) for key in ("anyOf", "oneOf", "allOf")) and "type" not in schema:
-            schema = next(schema[key] for key in ("anyOf", "oneOf", "allOf") if schema.get(key))[0]
+        elif options and "type" not in schema:
+            schema = options[0]
         else:
             return schema
     return {}

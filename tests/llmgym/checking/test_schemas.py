@@ -42,7 +42,7 @@ def schema(**properties: Any) -> dict[str, Any]:
         ([spec(schema(a={"$ref": "#/$defs/Place"}))], "which is not there"),
         ([spec(schema(a={"anyOf": {}}))], "anyOf"),
         ([spec(schema(a={"type": "array", "items": {"type": "list"}}))], "parameters.a.items has the unknown type"),
-        ([spec(schema(a={"type": "string", "default": {1, 2}}))], "no JSON"),
+        ([spec(schema(a={"type": "string", "default": {1, 2}}))], "not JSON"),
     ],
 )
 def test_a_fault_is_named(specs, fault):
