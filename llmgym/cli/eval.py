@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``llmgym eval`` and return its exit status.
 
     Raises:
-        LLMGymError: Anything the user can mend; the caller prints it as one line.
+        LLMGymError: Anything the user can fix; the caller prints it as one line.
     """
     options = _parser().parse_args(argv)
     if options.compare:

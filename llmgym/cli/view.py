@@ -12,7 +12,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``llmgym view`` and return its exit status.
 
     Raises:
-        LLMGymError: Anything the user can mend; the caller prints it as one line.
+        LLMGymError: Anything the user can fix; the caller prints it as one line.
     """
     parser = CommandParser(
         prog="llmgym view",

@@ -1,4 +1,4 @@
-"""The folder of an evaluation: settings, episodes, tokens, report. Knows files; runs nothing."""
+"""The folder of an evaluation: its settings, episodes and report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from llmgym._util.files import LOCK_FILE, locked_folder, write_whole
-from llmgym.episode import Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.report import REPORT_FILE, EpisodeSummary, Report, summarize
 from llmgym.records import iter_episodes
@@ -20,7 +18,6 @@ from llmgym.records import iter_episodes
 logger = logging.getLogger(__name__)
 
 EPISODES_FILE = "episodes.jsonl"
-TOKENS_FILE = "tokens.jsonl"
 SETTINGS_FILE = "settings.json"
 MARKDOWN_FILE = "report.md"
 
@@ -30,7 +27,6 @@ class EvaluationFolder:
 
     - ``episodes.jsonl``, one line an episode that is done. This is the truth: what is done is what stands there, under
       task id and episode index.
-    - ``tokens.jsonl``, one line an answer of a model, written as it comes: see :class:`TokenLedger`.
     - ``settings.json``, ``report.json`` and ``report.md``, written whole.
     - ``.lock``, held while the evaluation runs. The lock ends with its process, so a kill leaves none behind.
 
@@ -50,7 +46,6 @@ class EvaluationFolder:
             path = _new_name()
         self.path = Path(path)
         self.episodes = self.path / EPISODES_FILE
-        self.tokens = self.path / TOKENS_FILE
         self._resume = resume
         if (self.path / LOCK_FILE).exists():
             with self._locked():  # asked here too, before a model is loaded
@@ -74,7 +69,6 @@ class EvaluationFolder:
             if self._resume:
                 self._compare(settings)
             else:
-                self.tokens.unlink(missing_ok=True)  # of an evaluation that was lost before its first episode ended
                 write_whole(self.path / SETTINGS_FILE, json.dumps(settings, indent=1, ensure_ascii=True) + "\n")
             yield
 
@@ -112,7 +106,7 @@ class EvaluationFolder:
                 f"{str(self.path)!r} holds an evaluation already: continue it with --resume, or give another --out"
             )
         elif self.path.is_dir():
-            own = {SETTINGS_FILE, SETTINGS_FILE + ".tmp", EPISODES_FILE, TOKENS_FILE, LOCK_FILE}
+            own = {SETTINGS_FILE, SETTINGS_FILE + ".tmp", EPISODES_FILE, LOCK_FILE}
             others = sorted({entry.name for entry in self.path.iterdir()} - own)
             if others:
                 raise ConfigError(
@@ -136,51 +130,6 @@ class EvaluationFolder:
                 f"the evaluation in {str(self.path)!r} ran with other settings: {'; '.join(different)}. Resume it "
                 "with the same, or start another in a new folder"
             )
-
-
-class TokenLedger:
-    """What a model's answers cost, one flushed line each. Also a context manager.
-
-    The record of an episode is written when the episode ends. Where none ever is, because the endpoint was lost or the
-    process was killed, its answers still stand here, so that no cost is forgotten.
-
-    Args:
-        path: The file; it is made when it is missing, and gone on with when it is there.
-
-    Attributes:
-        total: Of all lines, those that were there before too.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.total = Usage(0, 0)
-        before = path.read_bytes() if path.is_file() else b""
-        for line in before.splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short by a kill
-                entry = json.loads(line)
-                self.total += Usage(int(entry["prompt_tokens"]), int(entry["completion_tokens"]))
-        self._file = path.open("ab")
-        if before and not before.endswith(b"\n"):
-            self._file.write(b"\n")
-
-    def add(self, task_id: str, episode_index: int, usage: Usage) -> None:
-        """Note one answer."""
-        self.total += usage
-        entry = {
-            "task_id": task_id,
-            "episode_index": episode_index,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-        }
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
-
-    def __enter__(self) -> TokenLedger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
 
 
 def _new_name() -> Path:

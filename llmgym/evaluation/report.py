@@ -24,7 +24,6 @@ REPORT_FILE = "report.json"
 
 _UNKNOWN_TOOL = "(no such tool)"
 _GO_SHARE = 0.1
-_NOTHING = Usage(0, 0)
 
 
 @dataclass
@@ -178,9 +177,8 @@ class Report:
         tools: Calls and errors by tool.
         tool_errors: Errors that tools reported, by type.
         failures: The most frequent reasons of ERROR, PARSE_FAILURE and TIMEOUT.
-        prompt_tokens: Of everything that was asked, failed and abandoned episodes included: each turn's whole prompt.
-        completion_tokens: Of everything that was asked.
-        abandoned: Tokens of episodes that were cut short by a lost endpoint, Ctrl-C or a kill, and so have no record.
+        prompt_tokens: Of all episodes, failed ones included: each turn's whole prompt.
+        completion_tokens: Of all episodes.
         turns_without_usage: Turns whose tokens nobody reported.
         policy_s: Mean seconds in the policy.
         env_s: Mean seconds in the environment.
@@ -211,7 +209,6 @@ class Report:
     failures: list[Failure]
     prompt_tokens: int
     completion_tokens: int
-    abandoned: Usage
     turns_without_usage: int
     policy_s: float | None
     env_s: float | None
@@ -275,7 +272,6 @@ def build_report(
     settings: dict[str, Any],
     folder: str = "",
     planned: int,
-    abandoned: Usage = _NOTHING,
     success_reward: float = 1.0,
     prices: tuple[float, float] | None = None,
     stopped: str | None = None,
@@ -296,7 +292,7 @@ def build_report(
     good = [summary for summary in every if not summary.failed]
     counted = [[summary.reward for summary in group if not summary.failed] for group in by_task.values()]
     success = [[float(reward >= success_reward) for reward in rewards] for rewards in counted]
-    usage = sum((summary.usage for summary in every), abandoned)
+    usage = sum((summary.usage for summary in every), Usage(0, 0))
     report = Report(
         env_id=env_id,
         policy=policy,
@@ -323,7 +319,6 @@ def build_report(
         failures=_failures(every),
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
-        abandoned=abandoned,
         turns_without_usage=sum(s.turns_without_usage for s in every),
         policy_s=_mean([s.policy_s for s in good]),
         env_s=_mean([s.env_s for s in good]),

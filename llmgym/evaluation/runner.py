@@ -2,8 +2,8 @@
 
 An evaluation ends early when its endpoint is lost, when its episodes do nothing but fail, when its money is spent, or
 when it is interrupted; the record then holds the episodes that ended, the report says why there are no more, and
-``resume`` runs the others. An episode cut short by a lost endpoint or an interruption counts for nothing but its
-tokens, which the cost includes. In the other cases the episodes already running are finished.
+``resume`` runs the others. An episode cut short by a lost endpoint or an interruption counts for nothing, its tokens
+included. In the other cases the episodes already running are finished.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from llmgym._util.aio import run_sync
 from llmgym._util.progress import ProgressBar
-from llmgym.episode import Episode, StopReason, Usage
+from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError
 from llmgym.evaluation.config import EvalConfig
-from llmgym.evaluation.folder import EvaluationFolder, TokenLedger
+from llmgym.evaluation.folder import EvaluationFolder
 from llmgym.evaluation.report import EpisodeSummary, Report, build_report, summarize
-from llmgym.messages import Message, ToolSpec
-from llmgym.policy import Policy, PolicyTurn
 from llmgym.records import EpisodeWriter
 from llmgym.rollout import run_episode
 from llmgym.task import Task
@@ -91,7 +89,6 @@ class EvaluationRun:
         self._done: list[EpisodeSummary] = []
         self._rewards: list[float] = []
         self._failed: list[str] = []  # tasks of the last episodes, as long as these failed
-        self._abandoned = Usage(0, 0)
         self._cost = 0.0
         self._paid = self._uncounted_turns = 0
         self._waiting: deque[tuple[Task, int]] = deque()
@@ -121,7 +118,6 @@ class EvaluationRun:
         with (
             ProgressBar("eval", len(wanted), shown=self._config.progress, lines=False) as bar,
             EpisodeWriter(self._folder.episodes) as writer,
-            TokenLedger(self._folder.tokens) as ledger,
         ):
             done = self._folder.done()
             for task, index in wanted:
@@ -129,16 +125,12 @@ class EvaluationRun:
                     self._keep(done[task.id, index], bar)
                 else:
                     self._waiting.append((task, index))
-            try:
-                self._abandoned = self._without_record(ledger)
-                async with contextlib.aclosing(self._episodes(ledger)) as episodes:
-                    async for episode in episodes:
-                        writer.write(episode)
-                        summary = summarize(episode)
-                        self._keep(summary, bar)
-                        self._watch(summary)
-            finally:
-                self._abandoned = self._without_record(ledger)
+            async with contextlib.aclosing(self._episodes()) as episodes:
+                async for episode in episodes:
+                    writer.write(episode)
+                    summary = summarize(episode)
+                    self._keep(summary, bar)
+                    self._watch(summary)
 
     def _keep(self, summary: EpisodeSummary, bar: ProgressBar) -> None:
         """Count an episode that is in the record."""
@@ -161,24 +153,16 @@ class EvaluationRun:
         if enough and self._waiting:
             self._stopped = (
                 f"the last {len(self._failed)} episodes, of {tasks} tasks, all failed, and the last one because: "
-                f"{summary.stop_detail:.300}. Mend that and start anew in another folder; --resume runs the rest only"
+                f"{summary.stop_detail:.300}. Fix that and start again in another folder; --resume runs the rest only"
             )
 
-    def _without_record(self, ledger: TokenLedger) -> Usage:
-        """The tokens of episodes that did not get into the record."""
-        kept = sum((summary.usage for summary in self._done), Usage(0, 0))
-        return Usage(
-            max(0, ledger.total.prompt_tokens - kept.prompt_tokens),
-            max(0, ledger.total.completion_tokens - kept.completion_tokens),
-        )
-
-    async def _episodes(self, ledger: TokenLedger) -> AsyncGenerator[Episode, None]:
+    async def _episodes(self) -> AsyncGenerator[Episode, None]:
         """The episodes that wait, as they end."""
         running: set[asyncio.Task[Episode]] = set()
         try:
             while True:
                 while self._waiting and len(running) < self._config.concurrency and self._can_start(len(running)):
-                    running.add(asyncio.create_task(self._play(*self._waiting.popleft(), ledger)))
+                    running.add(asyncio.create_task(self._play(*self._waiting.popleft())))
                 if not running:
                     return
                 ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -200,21 +184,19 @@ class EvaluationRun:
         most = self._config.max_cost
         if most is None:
             return True
-        spent = self._cost + self._abandoned.cost(*(self._config.prices or (0.0, 0.0)))
         if self._uncounted_turns:
             reason = "the endpoint reports no token counts, so that max_cost cannot be kept"
-        elif spent + (running + 1) * self._cost / max(1, self._paid) > most or spent >= most:
-            reason = f"{spent:.4f} is spent, and one more episode may exceed max_cost={most}"
+        elif self._cost + (running + 1) * self._cost / max(1, self._paid) > most or self._cost >= most:
+            reason = f"{self._cost:.4f} is spent, and one more episode may exceed max_cost={most}"
         else:
             return self._paid > 0 or running == 0  # one at a time until it is known what an episode costs
         if running == 0:
             self._stopped = reason
         return False
 
-    async def _play(self, task: Task, index: int, ledger: TokenLedger) -> Episode:
+    async def _play(self, task: Task, index: int) -> Episode:
         config, provenance = self._config, self._source.provenance
         policy = self._source.policy(task, episode_index=index, seed=config.seed, limits=config.limits)
-        policy = _Counted(policy, lambda usage: ledger.add(task.id, index, usage))
         try:
             env = self._make_env(task)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
@@ -251,27 +233,7 @@ class EvaluationRun:
             settings=self._settings,
             folder=str(self._folder.path),
             planned=len(self._tasks) * config.episodes_per_task,
-            abandoned=self._abandoned,
             success_reward=config.success_reward,
             prices=config.prices,
             stopped=self._stopped,
         )
-
-
-class _Counted(Policy):
-    """A policy of which every turn's tokens are told at once, before its episode goes on."""
-
-    def __init__(self, policy: Policy, tell: Callable[[Usage], None]) -> None:
-        self._policy, self._tell = policy, tell
-
-    async def start(self, task: Task) -> None:
-        await self._policy.start(task)
-
-    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> PolicyTurn | Message | str:
-        turn = await self._policy.act(messages, tool_specs)
-        if isinstance(turn, PolicyTurn) and turn.usage is not None:
-            self._tell(turn.usage)
-        return turn
-
-    async def close(self) -> None:
-        await self._policy.close()

@@ -83,11 +83,6 @@ def _overview(report: Report) -> list[tuple[str, str]]:
     """Name and value of every figure that is one number."""
     trainable = report.trainable
     tokens = f"{report.prompt_tokens:,} in, {report.completion_tokens:,} out"
-    if report.abandoned.prompt_tokens:
-        tokens += (
-            f"; {report.abandoned.prompt_tokens:,} and {report.abandoned.completion_tokens:,} of them in episodes that "
-            "were cut short"
-        )
     if report.turns_without_usage:
         tokens += f"; {report.turns_without_usage} turns uncounted"
     rows = [
