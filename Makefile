@@ -20,7 +20,7 @@ check:  ## lint, check the format and the types
 	mypy
 
 docs:  ## build the site into site/; a broken link or a missing reference fails
-	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 package:  ## build wheel and sdist, check their metadata, install each extra in a clean environment
 	.ci/package
