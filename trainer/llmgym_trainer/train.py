@@ -264,7 +264,7 @@ def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
     return {"trust_remote_code": config.trust_remote_code, **(kwargs or {})}
 
 
-def announce(result: TrainResult) -> None:
+def print_summary(result: TrainResult) -> None:
     """Print where a run left what, once for all processes."""
     if not PartialState().is_main_process:
         return

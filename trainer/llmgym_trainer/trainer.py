@@ -63,12 +63,12 @@ from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.task_stream import Mixture, MixtureStream, TaskStream
 from llmgym_trainer.engines import make_engine
 from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError, weights_are_finite
+from llmgym_trainer.models.load import make_codec
 from llmgym_trainer.out_of_memory import explaining_out_of_memory
 from llmgym_trainer.runs import checkpoints
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted, run_until_closed
 from llmgym_trainer.runs.reporting import Reporter
 from llmgym_trainer.runs.state import RandomState, RunState, find_checkpoint, suggest_earlier
-from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import NonFiniteLogprobError
 
 MAX_NON_FINITE_STEPS = 3
@@ -150,11 +150,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         ]
         self.add_callback(_WhenLoaded(self._resume))
         self._token_loss_type = "cispo" if config.loss_type == "cispo" else "dapo"
-        self.codec = Codec(
-            tokenizer,
-            template_kwargs=config.chat_template_kwargs,
-            extra_stop_ids=_as_list(model.generation_config.eos_token_id),
-        )
+        self.codec = make_codec(model, tokenizer, config.chat_template_kwargs)
         reporter.write(self.codec.probe().describe(self._limits.max_turns))
         sampled_from: Any = self.accelerator.unwrap_model(self.model)
         self.engine = make_engine(sampled_from, forward_context=self.accelerator.autocast)
@@ -784,10 +780,3 @@ def _reward_comes_from_the_environment(**kwargs: Any) -> list[float]:
 
 def _error_share(stats: Sequence[EpisodeStats]) -> float:
     return sum(s.stop_reason is StopReason.ERROR for s in stats) / max(len(stats), 1)
-
-
-def _as_list(eos_token_id: int | list[int] | None) -> list[int]:
-    """The three shapes that ``eos_token_id`` has in a generation config."""
-    if eos_token_id is None:
-        return []
-    return [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)

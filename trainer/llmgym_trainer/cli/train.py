@@ -129,7 +129,7 @@ def _train(options: argparse.Namespace, config: GRPOConfig, command: list[str]) 
     also = [_weighted(text) for text in options.also]
 
     from llmgym_trainer.data.task_stream import TaskSource
-    from llmgym_trainer.train import announce, train_multi_turn
+    from llmgym_trainer.train import print_summary, train_multi_turn
 
     data: dict[str, Any] = {
         "tasks": tasks, "env_factory": entry.make_env, "val_tasks": val_tasks, "env_id": options.env,
@@ -146,7 +146,7 @@ def _train(options: argparse.Namespace, config: GRPOConfig, command: list[str]) 
         result = train_multi_turn(config, **data, peft_config=adapter, command=command)
     except TrainingInterrupted:
         return INTERRUPTED
-    announce(result)
+    print_summary(result)
     return INTERRUPTED if result.interrupted else 0
 
 
