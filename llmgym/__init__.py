@@ -10,19 +10,18 @@ from llmgym.evaluation.comparison import compare_reports
 from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.report import Report, load_report
 from llmgym.evaluation.runner import run_and_report
+from llmgym.from_gymnasium import from_gym
 from llmgym.gym.env import MessageEnv
-from llmgym.gym.from_gym import from_gym
 from llmgym.gym.spaces import MessageSpace
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
 from llmgym.policies.sources import PolicySource, ScriptedSource, expert_source
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
 from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
-from llmgym.rewards import weighted_reward
 from llmgym.rollout import run_episode
 from llmgym.scoring import CachedScorer
 from llmgym.task import Task, load_tasks, save_tasks
-from llmgym.tool_env import ToolEnv
+from llmgym.tool_env import ToolEnv, weighted_reward
 from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
 
 __all__ = [
@@ -79,51 +78,16 @@ __all__ = [
     "write_episodes",
 ]
 
-register(
-    "RetailDesk-v0",
-    env="llmgym_environments.retail_desk:RetailDeskEnv",
-    tasks="llmgym_environments.retail_desk:generate_tasks",
-    expert="llmgym_environments.retail_desk:RetailDeskExpert",
-)
-register(
-    "ToolUseGame-v0",
-    env="llmgym_environments.tool_use_game:ToolUseGameEnv",
-    tasks="llmgym_environments.tool_use_game:generate_tasks",
-    expert="llmgym_environments.tool_use_game:ToolUseGameExpert",
-)
-register(
-    "CalculatorMath-v0",
-    env="llmgym_environments.calculator_math:CalculatorMathEnv",
-    tasks="llmgym_environments.calculator_math:generate_tasks",
-    expert="llmgym_environments.calculator_math:CalculatorMathExpert",
-)
-register(
-    "DocSearch-v0",
-    env="llmgym_environments.doc_search:DocSearchEnv",
-    tasks="llmgym_environments.doc_search:generate_tasks",
-    expert="llmgym_environments.doc_search:DocSearchExpert",
-)
-register(
-    "Mastermind-v0",
-    env="llmgym_environments.mastermind:MastermindEnv",
-    tasks="llmgym_environments.mastermind:generate_tasks",
-    expert="llmgym_environments.mastermind:MastermindExpert",
-)
-register(
-    "PythonLab-v0",
-    env="llmgym_environments.python_lab:PythonLabEnv",
-    tasks="llmgym_environments.python_lab:generate_tasks",
-    expert="llmgym_environments.python_lab:PythonLabExpert",
-)
-register(
-    "SqlAnalyst-v0",
-    env="llmgym_environments.sql_analyst:SqlAnalystEnv",
-    tasks="llmgym_environments.sql_analyst:generate_tasks",
-    expert="llmgym_environments.sql_analyst:SqlAnalystExpert",
-)
-register(
-    "FileWorkspace-v0",
-    env="llmgym_environments.file_workspace:FileWorkspaceEnv",
-    tasks="llmgym_environments.file_workspace:generate_tasks",
-    expert="llmgym_environments.file_workspace:FileWorkspaceExpert",
-)
+_SHIPPED = {
+    "CalculatorMath": "calculator_math",
+    "DocSearch": "doc_search",
+    "FileWorkspace": "file_workspace",
+    "Mastermind": "mastermind",
+    "PythonLab": "python_lab",
+    "RetailDesk": "retail_desk",
+    "SqlAnalyst": "sql_analyst",
+    "ToolUseGame": "tool_use_game",
+}
+for _name, _module in _SHIPPED.items():
+    _where = f"llmgym_environments.{_module}:"
+    register(f"{_name}-v0", env=f"{_where}{_name}Env", tasks=f"{_where}generate_tasks", expert=f"{_where}{_name}Expert")

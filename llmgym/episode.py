@@ -1,12 +1,13 @@
-"""The record of an episode: turns, why it stopped, what it earned. Knows no policy and runs nothing."""
+"""The record of an episode: turns, why it stopped, what it earned."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from llmgym.errors import ConfigError
+from llmgym._util.settings import check, setting
 from llmgym.messages import Message, ToolSpec
 from llmgym.task import Task
 
@@ -36,40 +37,34 @@ class StopReason(StrEnum):
 class EpisodeLimits:
     """What ends an episode from outside. Lengths are in tokens, times in seconds; None means no limit.
 
-    Attributes:
-        max_turns: Assistant turns in one episode.
-        max_model_length: Prompt and completion tokens of the whole episode together.
-        max_completion_length: Tokens of one assistant turn; a turn gets the smaller of this and what is left.
-        reply_reserve_tokens: An episode with less room than this for its next reply stops instead.
-        env_timeout_s: Time inside ``reset`` and ``step`` of one episode, summed.
-        policy_timeout_s: Time of one ``act`` call; past it the episode is an ERROR.
-        failed_parse_reward: The reward of an episode that ends with PARSE_FAILURE.
-        parse_retries: Malformed turns of an episode that are answered with a correction and another turn; the next
-            one ends it with PARSE_FAILURE.
+    Raises:
+        ConfigError: A value is of the wrong type or out of bounds.
     """
 
-    max_turns: int = 16
-    max_model_length: int | None = None
-    max_completion_length: int | None = None
-    reply_reserve_tokens: int = 16
-    env_timeout_s: float | None = 120.0
-    policy_timeout_s: float | None = None
-    failed_parse_reward: float = -0.1
-    parse_retries: int = 0
+    max_turns: int = setting(16, "Assistant turns in one episode.", least=1)
+    max_model_length: int | None = setting(None, "Prompt and completion tokens of the whole episode together.", least=1)
+    max_completion_length: int | None = setting(
+        None, "Tokens of one assistant turn; a turn gets the smaller of this and what is left.", least=1
+    )
+    reply_reserve_tokens: int = setting(
+        16, "An episode with less room than this for its next reply stops instead.", least=1
+    )
+    env_timeout_s: float | None = setting(
+        120.0, "Time inside ``reset`` and ``step`` of one episode, summed.", above=0, most=math.inf
+    )
+    policy_timeout_s: float | None = setting(
+        None, "Time of one ``act`` call; past it the episode is an ERROR.", above=0, most=math.inf
+    )
+    failed_parse_reward: float = setting(-0.1, "The reward of an episode that ends with PARSE_FAILURE.")
+    parse_retries: int = setting(
+        0,
+        "Malformed turns of an episode that are answered with a correction and another turn; the next one ends it with "
+        "PARSE_FAILURE.",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parse_retries, int) or isinstance(self.parse_retries, bool) or self.parse_retries < 0:
-            raise ConfigError(f"parse_retries must be a whole number of at least 0, got {self.parse_retries!r}")
-        for name in ("max_turns", "max_model_length", "max_completion_length", "reply_reserve_tokens"):
-            value = getattr(self, name)
-            if value is None and name in ("max_model_length", "max_completion_length"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name in ("env_timeout_s", "policy_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be a positive number of seconds or None, got {value!r}")
+        check(type(self), vars(self))
 
 
 @dataclass

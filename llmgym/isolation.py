@@ -1,4 +1,4 @@
-"""Runs one tool call in a process of its own, which can die or be killed. Knows a function by its name only.
+"""Runs one tool call in a process of its own, which can die or be killed.
 
 The child is a fresh interpreter with the same ``sys.path``; it imports the module of the function, so a module with
 isolated tools should be cheap to import. It is killed with everything it started when the call ends or is
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -26,7 +25,9 @@ from typing import Any
 from llmgym.errors import ToolError, describe_error
 
 MAX_ANSWER_BYTES = 10_000_000
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.isolation import serve; serve()"
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from llmgym.tools import serve_isolated; serve_isolated()"
+)
 
 
 def address_of(function: Callable[..., Any]) -> dict[str, str]:
@@ -90,10 +91,12 @@ async def call_isolated(address: dict[str, str], arguments: str) -> dict[str, An
     return answer
 
 
-def serve() -> None:
-    """The child's side: read one call from stdin, run it, write one line, end."""
-    from llmgym.tools import FunctionTool  # tools imports this module
+def serve(run: Callable[[Any, str], dict[str, Any]]) -> None:
+    """The child's side: read one call from stdin, run it, write one line, end.
 
+    Args:
+        run: Takes what stands at the address and the arguments, and returns the fields of the result.
+    """
     # Only the answer goes to the pipe: what the tool prints is dropped, and it reads an empty stdin.
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -102,9 +105,7 @@ def serve() -> None:
     threading.Thread(target=lambda: (requests.read(), os._exit(1)), daemon=True).start()  # the parent has died
     try:
         found = functools.reduce(getattr, request["qualname"].split("."), _import(request["module"], request["file"]))
-        tool = found if isinstance(found, FunctionTool) else FunctionTool(found)
-        result = tool.run_here(request["arguments"])
-        answer = dataclasses.asdict(result)
+        answer = run(found, request["arguments"])
     except BaseException as error:  # noqa: BLE001 - whatever a tool raises is the model's to read
         error_type, text = describe_error(error)
         answer = {"error": text, "error_type": error_type}

@@ -16,7 +16,7 @@ import gymnasium
 
 from llmgym.env import Env
 from llmgym.errors import TaskError, UnknownEnvironmentError, did_you_mean
-from llmgym.gym.from_gym import from_gym
+from llmgym.from_gymnasium import from_gym
 from llmgym.policy import Policy
 from llmgym.task import Task, check_unique_ids
 

@@ -1,4 +1,4 @@
-"""A slow scorer, such as an LLM judge, asked once for each question and never waited for too long. Knows no judge."""
+"""A slow scorer, such as an LLM judge, asked once for each question and never waited for too long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from llmgym._util.settings import check_value
 from llmgym.errors import ConfigError, LLMGymError
 
 
@@ -51,10 +52,8 @@ class CachedScorer:
         fallback: float | None = None,
         cache_path: str | Path | None = None,
     ) -> None:
-        if not timeout_s > 0:
-            raise ConfigError(f"timeout_s must be a positive number of seconds, got {timeout_s!r}")
-        if retries < 0:
-            raise ConfigError(f"retries must be at least 0, got {retries!r}")
+        check_value("timeout_s", timeout_s, float, above=0)
+        check_value("retries", retries, int, least=0)
         self._score, self._timeout_s, self._retries, self._fallback = score, timeout_s, retries, fallback
         self._path = Path(cache_path) if cache_path is not None else None
         self._known = _read(self._path) if self._path is not None and self._path.exists() else {}

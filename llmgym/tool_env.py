@@ -1,4 +1,4 @@
-"""The common environment: a prompt, tools, and a score for the final answer. Owns dispatch and history."""
+"""The common environment: a prompt, tools, and a score for the final answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from llmgym.env import Env, StepResult
 from llmgym.episode import TOOL_ERROR_PREFIX
-from llmgym.errors import EnvContractError, ToolError, describe_error, did_you_mean
+from llmgym.errors import ConfigError, EnvContractError, ToolError, describe_error, did_you_mean
 from llmgym.messages import Message, MessageCopies, ToolCall, ToolSpec, copy_message, normalize_message, tool_message
-from llmgym.rewards import weighted_reward
 from llmgym.task import Task
 from llmgym.tools import FunctionTool, Tool, ToolResult, tool_to_spec
 
@@ -165,3 +164,30 @@ class ToolEnv(Env):
         if len(content) <= self.max_result_chars:
             return content
         return content[: self.max_result_chars] + f"\n[cut: {self.max_result_chars} of {len(content)} characters shown]"
+
+
+def weighted_reward(
+    components: Mapping[str, float], weights: Mapping[str, float] | None = None
+) -> tuple[float, dict[str, float]]:
+    """Add up named parts of a reward.
+
+    Args:
+        components: The value of each part, such as ``{"correct": 1.0, "short": 0.4}``.
+        weights: The weight of each part; one that is missing counts 1.
+
+    Returns:
+        The sum of weight times value, and the values (without weights) as metrics named ``reward/<part>``, to be put
+        into :attr:`llmgym.StepResult.metrics`, where training and evaluation log them.
+
+    Raises:
+        ConfigError: A weight belongs to no part.
+    """
+    weights = weights or {}
+    for name in weights:
+        if name not in components:
+            raise ConfigError(
+                f"there is a weight for the reward component {name!r}, but the components are "
+                f"{', '.join(components) or 'none'}.{did_you_mean(name, components)}"
+            )
+    total = sum(weights.get(name, 1.0) * value for name, value in components.items())
+    return float(total), {f"reward/{name}": float(value) for name, value in components.items()}

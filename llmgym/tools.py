@@ -1,4 +1,4 @@
-"""Tools a model can call: the protocol, and typed functions as tools. Knows no episode."""
+"""Tools that a model can call: the protocol, and typed functions as tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar, get_type_hints, overload, runtime_checkable
 
 import docstring_parser
@@ -15,7 +15,7 @@ import pydantic
 
 from llmgym._util.aio import run_in_daemon_thread
 from llmgym.errors import ToolError
-from llmgym.isolation import address_of, call_isolated
+from llmgym.isolation import address_of, call_isolated, serve
 from llmgym.messages import ToolSpec
 
 T = TypeVar("T")
@@ -164,10 +164,16 @@ class FunctionTool:
             return _as_result(await self._function(**values))
         return _as_result(await run_in_daemon_thread(functools.partial(self._function, **values)))
 
-    def run_here(self, arguments: str) -> ToolResult:
-        """Run the function in this thread, without an event loop around it: the child's half of an isolated call."""
-        result = self._function(**self.validate(arguments))
-        return _as_result(asyncio.run(result) if inspect.iscoroutine(result) else result)
+
+def serve_isolated() -> None:
+    """Answer one call of an isolated tool: the main function of its process."""
+
+    def run(found: Any, arguments: str) -> dict[str, Any]:
+        tool = found if isinstance(found, FunctionTool) else FunctionTool(found)
+        result = tool(**tool.validate(arguments))
+        return asdict(_as_result(asyncio.run(result) if inspect.iscoroutine(result) else result))
+
+    serve(run)
 
 
 @overload

@@ -11,8 +11,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
 import logging
 import os
+import queue
 import sys
 import threading
 import traceback
@@ -134,30 +136,55 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_forget_loop_of_parent)
 
 
-def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
-    """Run a blocking function on a daemon thread of its own and await its result.
+class CallThread:
+    """A daemon thread that runs one blocking call after the other.
 
-    Not a pool: a call that hangs occupies its own thread only, and neither other episodes nor the exit of
-    the process wait for it.
+    Not a pool: a call that hangs occupies this thread alone, and neither other episodes nor the exit of the process
+    wait for it.
+
+    Attributes:
+        abandoned: The wait for a call was cancelled, so the thread may hang in it.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
 
-    def deliver(setter: Callable[[Any], None], value: Any) -> None:
-        if not future.done():
-            setter(value)
+    def __init__(self) -> None:
+        self.abandoned = False
+        self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any], bool]] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._work, daemon=True, name="llmgym-calls").start()
 
-    def work() -> None:
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on the thread and return its result."""
         try:
-            setter, value = future.set_result, context.run(function)
-        except BaseException as error:  # noqa: BLE001 - carried to the awaiting coroutine, whatever it is
-            if isinstance(error, StopIteration) or not isinstance(error, Exception):
-                # A future cannot hold StopIteration, and sys.exit() in a tool must not end the process.
-                error = RuntimeError(f"{type(error).__name__}: {error}")
-            setter, value = future.set_exception, error  # type: ignore[assignment]
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits for this result any more
-            loop.call_soon_threadsafe(deliver, setter, value)
+            return await asyncio.wrap_future(self._put(function))
+        except asyncio.CancelledError:
+            self.abandoned = True
+            raise
 
-    threading.Thread(target=work, daemon=True, name="llmgym-tool").start()
-    return future
+    def finish(self, function: Callable[[], T]) -> concurrent.futures.Future[T]:
+        """Queue the last call, after which the thread ends."""
+        return self._put(function, last=True)
+
+    def _put(self, function: Callable[[], T], *, last: bool = False) -> concurrent.futures.Future[T]:
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._calls.put((outcome, functools.partial(contextvars.copy_context().run, function), last))
+        return outcome
+
+    def _work(self) -> None:
+        last = False
+        while not last:
+            outcome, function, last = self._calls.get()
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(function())
+                except BaseException as error:  # noqa: BLE001 - carried to whoever waits, whatever it is
+                    if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                        # A future cannot hold StopIteration, and sys.exit() in a call must not end the process.
+                        error = RuntimeError(f"{type(error).__name__}: {error}")
+                    outcome.set_exception(error)
+            del outcome, function  # while waiting for the next call, keep nothing of this one alive
+
+
+def run_in_daemon_thread(function: Callable[[], T]) -> Awaitable[T]:
+    """Run a blocking function on a daemon thread of its own and await its result. See :class:`CallThread`."""
+    return asyncio.wrap_future(CallThread().finish(function))

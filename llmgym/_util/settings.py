@@ -101,6 +101,13 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
         raise _refusal(field.name, values[field.name], kinds, rule)
 
 
+def check_value(name: str, value: Any, *kinds: type, **bounds: Any) -> None:
+    """Raise :class:`ConfigError` when one value is of none of these types or out of bounds; see :func:`setting`."""
+    rule = Rule(**bounds)
+    if not _fits(value, kinds, rule):
+        raise _refusal(name, value, kinds, rule)
+
+
 def parse(cls: type, values: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     """Check names, and convert texts such as ``"2e-5"`` (a text to YAML too) to the type of their setting.
 

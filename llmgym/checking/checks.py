@@ -27,7 +27,7 @@ from llmgym.checking.session import Blocked, CheckContext, Session, Skip, common
 from llmgym.checking.worker import describe_error
 from llmgym.episode import Episode, EpisodeLimits, StopReason
 from llmgym.errors import DuplicateTaskError, TaskError
-from llmgym.gym.from_gym import _FromGym
+from llmgym.from_gymnasium import FromGym
 from llmgym.messages import Message, copy_message, normalize_message, normalize_messages
 from llmgym.policy import Policy, ScriptedPolicy
 from llmgym.records import compare_replay, episode_from_json, episode_to_json, replay
@@ -139,7 +139,7 @@ def _given(tasks: Sequence[Task] | str | Path) -> list[Task]:
 
 def _is_gymnasium(entry: EnvEntry) -> bool:
     try:
-        return isinstance(entry.make_env(Task("")), _FromGym)
+        return isinstance(entry.make_env(Task("")), FromGym)
     except Exception:  # noqa: BLE001 - an environment that cannot be made without a task is no Gymnasium one
         return False
 

@@ -25,7 +25,7 @@ from llmgym.checking.worker import Actor, Outcome, Trouble, Worker, describe_err
 from llmgym.env import Env, StepResult
 from llmgym.episode import Episode
 from llmgym.errors import ConfigError, MessageError
-from llmgym.gym.from_gym import _FromGym
+from llmgym.from_gymnasium import FromGym
 from llmgym.messages import Message, copy_message, normalize_message, normalize_messages
 from llmgym.policy import Policy
 from llmgym.registry import EnvEntry
@@ -320,7 +320,7 @@ class Session:
                 self._note("step-result", sent, describe_error(error))
             return None
         ended = result.terminated or result.truncated
-        if not ended and float(result.reward) != 0.0 and not isinstance(self.env, _FromGym):  # which adds rewards up
+        if not ended and float(result.reward) != 0.0 and not isinstance(self.env, FromGym):  # which adds rewards up
             self._note("intermediate-reward", sent, f"reward {result.reward!r}, terminated=False, truncated=False")
         kept = [*self.history, action]
         place = common_length(kept, after)

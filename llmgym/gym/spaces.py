@@ -1,4 +1,4 @@
-"""The space of chat-message lists, which Gymnasium's own spaces cannot express. Knows no environment."""
+"""The space of chat-message lists, which Gymnasium's own spaces cannot express."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
+from llmgym._util.settings import check_value
 from llmgym.errors import ConfigError, MessageError
 from llmgym.messages import ROLES, Message, Role, copy_message, normalize_message
 
@@ -42,8 +43,7 @@ class MessageSpace(gymnasium.Space[list[Message]]):
         unknown = [role for role in self.roles if role not in ROLES]
         if unknown or not self.roles:
             raise ConfigError(f"roles must be some of {', '.join(ROLES)}, got {unknown or 'none'}")
-        if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-            raise ConfigError(f"length must be a whole number of at least 1 or None, got {length!r}")
+        check_value("length", length, int, type(None), least=1)
         super().__init__(seed=seed)
 
     @property

@@ -1,4 +1,4 @@
-"""Many conversations as one Gymnasium vector environment on one event loop. Adds batching to MessageEnv, no rules."""
+"""Many conversations as one Gymnasium vector environment on one event loop."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from llmgym._util.aio import run_sync
+from llmgym._util.settings import check_value
 from llmgym.errors import ConfigError, MessageError
 from llmgym.gym.env import MessageEnv, read_action
 from llmgym.messages import Message
@@ -54,8 +55,7 @@ class MessageVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         render_mode: str | None = None,
         **task_options: Any,
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs must be a whole number of at least 1, got {num_envs!r}")
+        check_value("num_envs", num_envs, int, least=1)
         first = MessageEnv(
             env_id, split=split, tasks=tasks, max_turns=max_turns, render_mode=render_mode, **task_options
         )

@@ -296,7 +296,7 @@ class InlineTools(Right):
     async def _run(self, call: Any) -> ToolResult:
         tool = self._tools.get(call["function"]["name"])
         if isinstance(tool, FunctionTool) and not asyncio.iscoroutinefunction(tool._function):
-            return tool.run_here(call["function"]["arguments"])
+            return ToolResult(str(tool(**tool.validate(call["function"]["arguments"]))))
         return await super()._run(call)
 
 

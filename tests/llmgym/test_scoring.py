@@ -107,8 +107,8 @@ def test_answers_survive_in_a_file(tmp_path):
 def test_mistakes(tmp_path):
     (tmp_path / "other.jsonl").write_text('{"prompt": "hi"}\n')
     for settings, text in (
-        ({"timeout_s": 0}, "timeout_s must be a positive number"),
-        ({"retries": -1}, "retries must be at least 0"),
+        ({"timeout_s": 0}, "timeout_s must be a number above 0, got 0"),
+        ({"retries": -1}, "retries must be a whole number of at least 0, got -1"),
         ({"cache_path": tmp_path / "other.jsonl"}, "is no cache of scores"),
     ):
         with pytest.raises(ConfigError, match=text):

@@ -101,7 +101,7 @@ def test_code_that_blocks_the_loop_is_named_once(caplog):
     assert run_sync(blocking_step(), blocked_after_s=0.1) == "done"
     (record,) = caplog.records
     assert "stood still for 0.1 s in " in record.getMessage()
-    assert re.search(r"test_event_loop\.py:\d+ \(blocking_step\)\. Make", record.getMessage())
+    assert re.search(r"test_aio\.py:\d+ \(blocking_step\)\. Make", record.getMessage())
 
 
 def test_a_library_that_blocks_is_named_with_who_called_it(caplog):
@@ -109,7 +109,7 @@ def test_a_library_that_blocks_is_named_with_who_called_it(caplog):
         subprocess.run([sys.executable, "-c", "import time; time.sleep(1)"], check=True)
 
     run_sync(step(), blocked_after_s=0.1)
-    assert re.search(r"test_event_loop\.py:\d+ \(step\), at .*subprocess\.py:\d+ \(", caplog.records[0].getMessage())
+    assert re.search(r"test_aio\.py:\d+ \(step\), at .*subprocess\.py:\d+ \(", caplog.records[0].getMessage())
 
 
 def test_an_error_of_the_coroutine_that_is_a_timeout_is_not_taken_for_the_watch_s():

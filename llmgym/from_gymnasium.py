@@ -1,25 +1,21 @@
-"""Any Gymnasium environment over message lists as an ``Env``. Knows the Gymnasium API; needs no base class of ours."""
+"""Any Gymnasium environment over message lists as an :class:`~llmgym.Env`."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import copy
-import queue
 import random
-import threading
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
+from llmgym._util.aio import CallThread
 from llmgym.env import Env, StepResult
 from llmgym.errors import ConfigError
 from llmgym.messages import Message, MessageCopies, ToolSpec, copy_message, normalize_messages
 from llmgym.task import Task
-
-T = TypeVar("T")
 
 GymEnv = gymnasium.Env[Any, Any]
 
@@ -57,15 +53,17 @@ def from_gym(target: GymEnv | str | Callable[[], GymEnv], *, observation: Litera
             "from_gym takes a gymnasium.Env, a class or function that makes one, or an id for gymnasium.make; got "
             f"{type(target).__name__} {target!r:.80}"
         )
-    return _FromGym(target, only_new=observation == "new")
+    return FromGym(target, only_new=observation == "new")
 
 
-class _FromGym(Env):
+class FromGym(Env):
+    """What :func:`from_gym` returns."""
+
     def __init__(self, target: GymEnv | str | Callable[[], GymEnv], *, only_new: bool) -> None:
         self.rng = random.Random()
         self._target = target
         self._only_new = only_new
-        self._thread: _CallThread | None = None
+        self._thread: CallThread | None = None
         self._gym_env: GymEnv | None = None  # touched on the thread only
         self._messages: list[Message] = []
         self._copies = MessageCopies()
@@ -77,7 +75,7 @@ class _FromGym(Env):
         if not isinstance(seed, int) or isinstance(seed, bool):
             seed = self.rng.getrandbits(31)
         if self._thread is None:
-            self._thread = _CallThread()
+            self._thread = CallThread()
         observation, info = await self._thread.run(lambda: self._made().reset(seed=seed, options={"task": task}))
         self._messages = normalize_messages(observation)
         self._tool_specs = copy.deepcopy(list(info.get("tool_specs", [])))
@@ -128,49 +126,3 @@ class _FromGym(Env):
         made, self._gym_env = self._gym_env, None
         if made is not None and made is not self._target:
             made.close()
-
-
-class _CallThread:
-    """A daemon thread that runs one call after the other; a call that hangs occupies this thread alone.
-
-    Attributes:
-        abandoned: The wait for a call was cancelled, so the thread may hang in it.
-    """
-
-    def __init__(self) -> None:
-        self.abandoned = False
-        self._calls: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any], bool]] = (
-            queue.SimpleQueue()
-        )
-        threading.Thread(target=self._work, daemon=True, name="llmgym-gym-env").start()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the thread and return its result."""
-        try:
-            return await asyncio.wrap_future(self._put(function))
-        except asyncio.CancelledError:
-            self.abandoned = True
-            raise
-
-    def finish(self, function: Callable[[], T]) -> concurrent.futures.Future[T]:
-        """Queue the last call, after which the thread ends."""
-        return self._put(function, last=True)
-
-    def _put(self, function: Callable[[], T], *, last: bool = False) -> concurrent.futures.Future[T]:
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._calls.put((outcome, function, last))
-        return outcome
-
-    def _work(self) -> None:
-        last = False
-        while not last:
-            outcome, function, last = self._calls.get()
-            if outcome.set_running_or_notify_cancel():
-                try:
-                    outcome.set_result(function())
-                except BaseException as error:  # noqa: BLE001 - carried to whoever waits, whatever it is
-                    if isinstance(error, StopIteration) or not isinstance(error, Exception):
-                        # A future cannot hold StopIteration, and sys.exit() in an environment must not end the process.
-                        error = RuntimeError(f"{type(error).__name__}: {error}")
-                    outcome.set_exception(error)
-            del outcome, function  # while waiting for the next call, keep nothing of this one alive
