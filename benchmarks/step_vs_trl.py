@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 from trl.chat_template_utils import qwen3_template
 
 import llmgym
-from llmgym import Message, StepResult, Task
+from llmgym import Task
 from llmgym.errors import ToolError, did_you_mean
 from llmgym_environments.calculator import evaluate, format_number, parse_number
 from llmgym_environments.tool_use_game import ToolUseGameEnv
@@ -135,12 +135,18 @@ class Clock(Counter[str]):
 
 
 class Turns(TrainerCallback):  # type: ignore[misc]  # no type information
-    """Waits for its turn before each optimizer step, and reports the step when it is over."""
+    """Waits for its turn before each optimizer step, and reports the step when it is over.
+
+    Args:
+        connection: To the parent, which says whose turn it is.
+        model: What is trained.
+        figures: All of a step's figures but the time of the whole and the change of weights, from the trainer's logs.
+    """
 
     def __init__(
-        self, connection: Connection, clock: Clock, model: torch.nn.Module, counts: Callable[[dict[str, float]], Any]
+        self, connection: Connection, model: torch.nn.Module, figures: Callable[[dict[str, float]], dict[str, float]]
     ) -> None:
-        self._connection, self._clock, self._counts = connection, clock, counts
+        self._connection, self._figures = connection, figures
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._first = self._weights()
         self._began: float | None = None
@@ -149,7 +155,6 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # no type information
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._finish()
         self._connection.recv()
-        self._clock.clear()
         self._began = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -166,13 +171,8 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # no type information
         if self._began is None:
             return
         total = time.perf_counter() - self._began
-        environment = self._clock["environment"]
-        # Environment work inside the rollout is counted by both clocks; outside (TRL's reset and reward) by one.
-        sampling = self._clock["rollout"] - (environment - self._clock["environment outside the rollout"])
         change = (self._weights() - self._first).norm() / self._first.norm()
-        self._connection.send(
-            Figures(total, sampling, environment, weight_change=change.item(), **self._counts(self._logs))
-        )
+        self._connection.send(Figures(total, weight_change=change.item(), **self._figures(self._logs)))
 
     def _weights(self) -> torch.Tensor:
         return torch.cat([p.detach().flatten() for p in self._parameters])
@@ -181,34 +181,8 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # no type information
 # llmgym's side
 
 
-class TimedGame(ToolUseGameEnv):
-    """The game, counting the seconds inside it. It never waits, so no other episode runs meanwhile."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    async def reset(self, task: Task) -> list[Message]:
-        with self._clock.counting("environment"):
-            return await super().reset(task)
-
-    async def step(self, message: Message) -> StepResult:
-        with self._clock.counting("environment"):
-            return await super().step(message)
-
-
-class TimedOurs(MultiTurnGRPOTrainer):
-    """Our trainer, counting the seconds of its rollout."""
-
-    clock: Clock
-
-    def _rollout(self, step: int) -> Any:
-        with self.clock.counting("rollout"):
-            return super()._rollout(step)
-
-
 def run_llmgym(settings: Settings, connection: Connection) -> None:
     """Train with llmgym_trainer."""
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             model=settings.model,
@@ -223,18 +197,19 @@ def run_llmgym(settings: Settings, connection: Connection) -> None:
         )
         model, tokenizer = load_model(settings.model, dtype=torch.float32)
         reporter = Reporter(config, RunFolder.create(folder, "run"), is_main=True)
-        trainer = TimedOurs(
+        trainer = MultiTurnGRPOTrainer(
             model,
             config,
             tasks=settings.tasks,
-            env_factory=lambda task: TimedGame(clock),
+            env_factory=lambda task: ToolUseGameEnv(),
             tokenizer=tokenizer,
             reporter=reporter,
         )
-        trainer.clock = clock
 
-        def counts(logs: dict[str, float]) -> dict[str, float]:
+        def figures(logs: dict[str, float]) -> dict[str, float]:
             return {
+                "sampling_s": logs["time/sampling"],
+                "environment_s": logs["time/env"],
                 "sampled_tokens": logs["completions/mean_length"] * settings.episodes_a_step,
                 "trained_tokens": logs["trained_tokens"],
                 "trained_episodes": (1.0 - logs["frac_reward_zero_std"]) * settings.episodes_a_step,
@@ -242,7 +217,7 @@ def run_llmgym(settings: Settings, connection: Connection) -> None:
                 "reward": logs["reward"],
             }
 
-        trainer.add_callback(Turns(connection, clock, trainer.model, counts))
+        trainer.add_callback(Turns(connection, trainer.model, figures))
         prompts = []
         for task in settings.tasks[: settings.tasks_a_step]:
             env = ToolUseGameEnv()
@@ -374,9 +349,16 @@ def run_trl(settings: Settings, connection: Connection) -> None:
         # TRL offers methods in alphabetical order; the model was warmed up with the order of the game.
         trainer._env_tools[None].sort(key=lambda method: TOOL_ORDER.index(method.__name__))
 
-        def counts(logs: dict[str, float]) -> dict[str, float]:
+        def figures(logs: dict[str, float]) -> dict[str, float]:
             sampled = logs["completions/mean_length"] * settings.episodes_a_step
+            # TRL calls one tool after another, so these seconds do not overlap. Those of reset and the reward function
+            # lie outside its rollout.
+            environment, outside = clock["environment"], clock["environment outside the rollout"]
+            rollout = clock["rollout"]
+            clock.clear()
             return {
+                "sampling_s": rollout - (environment - outside),
+                "environment_s": environment,
                 "sampled_tokens": sampled,
                 "trained_tokens": sampled,
                 "trained_episodes": settings.episodes_a_step,
@@ -384,7 +366,7 @@ def run_trl(settings: Settings, connection: Connection) -> None:
                 "reward": logs["reward"],
             }
 
-        trainer.add_callback(Turns(connection, clock, trainer.model, counts))
+        trainer.add_callback(Turns(connection, trainer.model, figures))
         first = [row["prompt"] for row in rows[: settings.tasks_a_step]]
         trainer._batch_environments = [None] * len(first)
         connection.send(Ready(trainer._tokenize_prompts(first)[0], torch.get_num_threads()))
@@ -520,8 +502,10 @@ def explain(settings: Settings, threads: int) -> str:
         f"0; loss dapo; AdamW with learning rate {settings.learning_rate:g} falling linearly; no gradient checkpointing."
     )
     split = (
-        "Environment is the time inside reset, tools and score. Sampling is the rest of the rollout, rendering and parsing "
-        "included. Training and the rest is all other time of the step: rows, forward, backward, optimizer, logs, records."
+        "The three parts add up to the step. Sampling is the time of the rollout in which tokens are sampled, environment "
+        "the time in which none are: reset, tools and score. (llmgym plays all episodes at once, so that environments at "
+        "work beside the sampler cost nothing; it counts rendering and parsing as environment where no episode samples, TRL "
+        "as sampling.) Training and the rest is all other time: rows, forward, backward, optimizer, logs, records."
     )
     differs = (
         "Each side trains its own copy, so after the first step the two policies and what they sample differ.",
