@@ -1,11 +1,14 @@
-"""Files that are there whole or not at all, and folders held by one process at a time."""
+"""Files and folders that are written completely or not at all, and folders held by one process at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import filelock
 
@@ -40,10 +43,34 @@ def locked_folder(path: Path, what: str, *, instead: str) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all. What UTF-8 cannot express becomes a question mark."""
+    """Write a file completely or not at all. What UTF-8 cannot express becomes a question mark."""
+    with whole_file(path) as file:
+        file.write(text.encode("utf-8", "replace"))
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write; it gets its name, and replaces an older one, when the section ends without an error."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_bytes(text.encode("utf-8", "replace"))
+        with temporary.open("wb") as file:
+            yield file
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Make an empty folder to fill; it gets the name ``path`` when the section ends without an error.
+
+    Raises:
+        OSError: There is something of that name by then.
+    """
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from llmgym._util.files import whole_file
 from llmgym.cli.options import CommandParser
 from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError
@@ -110,21 +110,16 @@ def export_rows(
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the folder of {str(out)!r} ({error}); give another --out") from error
-    temporary = out.with_name(out.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            for episode in chosen:
-                line = json.dumps(to_row(episode, arguments), ensure_ascii=False) + "\n"
-                file.write(line.encode("utf-8", "replace"))  # UTF-8 has no lone surrogates
-                counts.written += 1
+    with whole_file(out) as file:
+        for episode in chosen:
+            line = json.dumps(to_row(episode, arguments), ensure_ascii=False) + "\n"
+            file.write(line.encode("utf-8", "replace"))  # UTF-8 has no lone surrogates
+            counts.written += 1
         if not counts.written:
             raise ConfigError(
                 f"no episode of {str(run)!r} is left: of {counts.episodes}, {counts.unfinished} were not ended by "
                 f"their environment and {counts.low} have a reward below {min_reward}"
             )
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
     return counts
 
 

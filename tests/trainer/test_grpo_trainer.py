@@ -132,7 +132,7 @@ def test_a_step_without_reward_variance_leaves_weights_and_optimizer_as_they_are
     assert snapshots[0][1]  # AdamW has a state that a step without gradients could still move
     assert_same(snapshots[0], snapshots[1])
     assert_same(snapshots[0], snapshots[2])
-    skipped = [m["step_skipped"] for m in trainer._reporter._folder.read_metrics() if "step_skipped" in m]
+    skipped = [m["step_skipped"] for m in read_metrics(trainer._reporter.folder) if "step_skipped" in m]
     assert skipped == [0, 1, 1]
 
 
@@ -364,7 +364,7 @@ def test_validation_runs_at_step_0_each_interval_and_the_end(model_dir, tmp_path
         model_dir, tmp_path, num_steps=3, validation_interval=2, val_tasks=TASKS[:3], val_max_turns=1, env=TalkEnv
     )
     trainer.train()
-    lines = trainer._reporter._folder.read_metrics()
+    lines = read_metrics(trainer._reporter.folder)
     validations = [line for line in lines if "val/reward" in line]
     assert [line["step"] for line in validations] == [0, 2, 3]
     assert {line["val/turns_per_episode"] for line in validations} == {1.0}

@@ -9,7 +9,7 @@ from wandb.proto import wandb_internal_pb2
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.runs.folder import RunFolder
+from llmgym_trainer.runs.folder import RunFolder, read_metrics
 from llmgym_trainer.runs.reporting import Reporter, check_wandb, conversation_text, select_episodes_to_log, step_line
 
 STEP = {
@@ -44,7 +44,7 @@ def test_a_step_and_a_validation_are_recorded_and_printed(tmp_path, capsys):
     reporter.step(1, dict(STEP))
     reporter.step(1, {"train_runtime": 3.0})  # the Trainer's summary at the end is no step
     reporter.close()
-    assert folder.read_metrics() == [
+    assert read_metrics(folder.path) == [
         {"step": 0, "val/success": 0.5, "val/reward": 0.75, "val/time": 1.0},
         {"step": 1, **STEP},
     ]
@@ -57,7 +57,7 @@ def test_a_step_and_a_validation_are_recorded_and_printed(tmp_path, capsys):
 def test_a_step_whose_episodes_all_failed_is_a_step(tmp_path):
     reporter, folder = make(tmp_path)
     reporter.step(1, {"step_time": 1.0, "error_ratio": 1.0})
-    assert [line["step"] for line in folder.read_metrics()] == [1]
+    assert [line["step"] for line in read_metrics(folder.path)] == [1]
 
 
 def test_other_processes_write_their_episodes_only(tmp_path, capsys):
@@ -113,7 +113,7 @@ def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp
     assert {item.key: json.loads(item.value_json) for item in run.config.update}["learning_rate"] == 1e-3
     calls = list(logged(folder.path))
     metrics = [{name: value for name, value in call.items() if not name.startswith("conversations/")} for call in calls]
-    assert metrics == [*folder.read_metrics(), {}]
+    assert metrics == [*read_metrics(folder.path), {}]
     assert [call.get("conversations/nrows") for call in calls] == [1, 3, None, 4]
     assert [len(call.get("conversations/previous_increments_paths", "")) for call in calls] == [0, 1, 0, 2]
     tables = [json.loads(file.read_text()) for file in folder.path.glob("wandb/offline-run-*/files/media/table/*.json")]

@@ -13,7 +13,7 @@ def test_a_run_never_gets_another_ones_folder(tmp_path):
     first.write_metrics(1, {"reward": 1.0})
     with pytest.raises(ConfigError, match=r"there is already a run .*a'"):
         RunFolder.create(tmp_path, "a")
-    assert first.read_metrics() == [{"step": 1, "reward": 1.0}]
+    assert read_metrics(first.path) == [{"step": 1, "reward": 1.0}]
 
 
 def test_unnamed_runs_of_one_second_get_folders_of_their_own(tmp_path):

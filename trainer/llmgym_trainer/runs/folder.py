@@ -135,10 +135,6 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())  # a checkpoint, which is flushed too, relies on it
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """All lines of ``metrics.jsonl``."""
-        return read_metrics(self.path)
-
     def write_episodes(self, name: str, episodes: Iterable[Episode]) -> None:
         """Append episodes to ``episodes/<name>.jsonl``.
 

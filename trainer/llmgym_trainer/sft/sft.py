@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from peft import PeftConfig, get_peft_model
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from llmgym._util.aio import run_sync
+from llmgym._util.files import whole_folder
 from llmgym._util.progress import ProgressBar
 from llmgym._util.seeding import derive_seed
 from llmgym.episode import Episode, EpisodeLimits
@@ -105,17 +105,12 @@ def run_sft(
         model, fitting, steps=steps, batch_size=batch_size, learning_rate=learning_rate, seed=seed,
         peft_config=peft_config,
     )  # fmt: skip
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        trained.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        (temporary / "sft.json").write_text(
+    with whole_folder(out) as folder:
+        trained.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "sft.json").write_text(
             json.dumps({"episodes": len(episodes), "rows": len(fitting), "steps": steps, "losses": losses})
         )
-        temporary.rename(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return SFTResult(out, len(episodes), len(fitting), len(rows) - len(fitting), losses)
 
 

@@ -6,14 +6,13 @@ import hashlib
 import inspect
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from llmgym._util.files import whole_folder
 from llmgym_trainer.models.builtin import scripted
 from llmgym_trainer.sft import sft
 
@@ -40,18 +39,13 @@ def cached_model(
     folder = root / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    root.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=root))
     try:
-        build(unfinished)
-        (unfinished / "recipe.json").write_text(text)
-        try:
-            unfinished.rename(folder)
-        except OSError:  # another process was faster: its folder is not empty
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with whole_folder(folder) as unfinished:
+            build(unfinished)
+            (unfinished / "recipe.json").write_text(text)
+    except OSError:  # another process may have been faster
+        if not folder.is_dir():
+            raise
     return folder
 
 
