@@ -16,6 +16,7 @@ from llmgym_trainer.algorithm.advantages import STD_EPSILON
 from llmgym_trainer.algorithm.rows import build_rows
 from llmgym_trainer.collection.metrics import VALIDATION_METRICS
 from llmgym_trainer.models.load import load_model
+from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.trainer import NoRewardVarianceError, TooManyErrorsError
 
 DIFFERENCE = "sampling/sampling_logp_difference/max"
