@@ -14,10 +14,11 @@ test:  ## run all tests
 test-fast:  ## run the tests that take less than two seconds each
 	pytest -m "not slow"
 
-check:  ## lint, check the format and the types
+check:  ## lint, check the format, the types and who imports whom
 	ruff check
 	ruff format --check
 	mypy
+	lint-imports
 
 docs:  ## build the site into site/; a broken link or a missing reference fails
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
