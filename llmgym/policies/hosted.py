@@ -1,4 +1,4 @@
-"""Policies that ask an OpenAI-compatible chat endpoint. Knows requests, replies and failures; runs no episode.
+"""Policies that ask an OpenAI-compatible chat endpoint.
 
 What becomes of an answer, in the order of the checks:
 
@@ -18,7 +18,6 @@ What becomes of an answer, in the order of the checks:
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import ipaddress
 import json
 import math
@@ -168,7 +167,7 @@ class HostedSource(PolicySource):
         Args:
             messages: The history.
             tool_specs: The tools offered.
-            seed: Sent along; what an endpoint makes of it is its own affair.
+            seed: Forwarded; the endpoint may ignore it.
             max_tokens: Tokens the answer may have; None leaves it to the endpoint.
 
         Returns:
@@ -428,16 +427,9 @@ def _error_text(body: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that a server asks to wait; 0 when it does not say."""
+    """Seconds that a server asks to wait; 0 when it does not say, or says it as a date."""
     value = headers.get("retry-after", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (TypeError, ValueError):
-            return 0.0
-    return seconds if 0 < seconds < math.inf else 0.0
+    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else 0.0
 
 
 def _is_local(host: str) -> bool:

@@ -18,7 +18,6 @@ from llmgym.policy import Policy, PolicyTurn
 from llmgym.task import Task
 
 _HELP = "Write your answer, or /NAME to call a tool (/ alone lists them). /quit leaves. // begins an answer with a /."
-_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
 class HumanPolicy(Policy):
@@ -93,7 +92,7 @@ class HumanPolicy(Policy):
             optional = "" if set(properties) <= set(required) else " Enter alone skips what is optional."
             self._tell(f"/back leaves the form.{optional}")
         for name, schema in properties.items():
-            self._tell(f"  {name}: {_about(schema, name in required)}")
+            self._tell(f"  {name}{'' if name in required else ' (optional)'}: {json.dumps(schema)}")
             line = self._ask(f"  {name} = ")
             if line == "/back":
                 return None
@@ -131,33 +130,15 @@ def terminal_input(prompt: str) -> str:
 
 
 def read_value(line: str, schema: dict[str, Any]) -> Any:
-    """The value of one parameter: the line as JSON, or as the text it is where the schema wants a text.
+    """The value of one parameter: the line as JSON, or as the text it is.
 
-    ``44`` is the number for an integer and the text ``"44"`` for a string. What is no JSON is a text.
+    A text is wanted where the schema's type is ``"string"``, and is what no JSON is.
     """
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    types, found = _types(schema), _JSON_TYPES.get(type(value), "null")
-    return line if "string" in types and found not in types else value
-
-
-def _types(schema: dict[str, Any]) -> list[str]:
-    """The JSON types that a schema names; of a reference its last part."""
-    named = schema.get("type", schema.get("$ref", "any value").rpartition("/")[2])
-    alternatives = [name for one in schema.get("anyOf", []) for name in _types(one)]
-    return alternatives or ([named] if isinstance(named, str) else list(named))
-
-
-def _about(schema: dict[str, Any], required: bool) -> str:
-    parts = [" or ".join(_types(schema))]
-    if "enum" in schema:
-        parts.append("one of " + ", ".join(json.dumps(one) for one in schema["enum"]))
-    if not required:
-        parts.append("optional" + (f", {json.dumps(schema['default'])} when left out" if "default" in schema else ""))
-    about = schema.get("description")
-    return "; ".join(parts) + (f". {about}" if about else "")
+    return line if schema.get("type") == "string" and not isinstance(value, str) else value
 
 
 def _without_ids(message: Message) -> Any:

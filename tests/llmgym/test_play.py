@@ -76,9 +76,8 @@ def test_a_tool_is_called_by_form_and_a_text_answers():
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.TERMINATED)
     assert "[system] Sell." in shown
     assert "[user] Go." in shown
-    assert "  item: string. What to order." in shown
-    assert "  count: integer; optional, 1 when left out" in shown
-    assert "  tags: array or null; optional, null when left out" in shown
+    assert '  item: {"description": "What to order.", "type": "string"}' in shown
+    assert '  count (optional): {"default": 1, "type": "integer"}' in shown
     assert shown.count("[tool order] 3 tea ['hot']") == 1
     assert shown.count("[user] Go.") == 1
 
@@ -175,6 +174,7 @@ def test_a_rewritten_history_is_shown_anew():
         ("2.0", {"type": "number"}, 2.0),
         ("44", {"anyOf": [{"type": "string"}, {"type": "integer"}]}, 44),
         ("null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ('"44"', {"anyOf": [{"type": "string"}, {"type": "null"}]}, "44"),
         ("true", {"type": "boolean"}, True),
         ("m", {"$ref": "#/$defs/Size"}, "m"),
         ('{"a": 1}', {"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}),
