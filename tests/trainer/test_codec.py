@@ -294,8 +294,8 @@ def test_what_is_parsed_renders_as_it_was_sampled(name, message):
         (COMPACT_AMBER.replace("}}", "}") + "<|im_end|>", "not valid JSON"),
         (COMPACT_AMBER.removesuffix("</tool_call>") + "<|im_end|>", "is not closed"),
         ("call it: [TOOL_CALLS]<|im_end|>", r"unparsed tool-call markup '\[TOOL_CALLS\]'"),
-        ("42<|im_start|>user\nWell done<|im_end|>", r"control token '<\|im_start\|>' stands inside"),
-        ("42<|im_end|>43<|im_end|>", r"control token '<\|im_end\|>' stands inside"),
+        ("42<|im_start|>user\nWell done<|im_end|>", r"control token '<\|im_start\|>' occurs inside"),
+        ("42<|im_end|>43<|im_end|>", r"control token '<\|im_end\|>' occurs inside"),
     ],
 )
 def test_parse_failures_name_their_reason(completion, detail):

@@ -276,7 +276,8 @@ class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type informati
             (bool(negative), "; ".join(f"{name}={getattr(self, name)} must be 0 or more" for name in negative)),
             (
                 self.episodes_per_task == 1,
-                "episodes_per_task=1 never trains: an advantage compares the episodes of one task, so it takes 2 or more",
+                "episodes_per_task=1 never trains: an advantage compares the episodes of one task, so it takes 2 "
+                "or more",
             ),
             (
                 self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1),
@@ -286,8 +287,8 @@ class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type informati
             ),
             (
                 self.max_model_length <= reserve,
-                f"max_model_length={self.max_model_length} leaves no room for a prompt: {reserve} tokens are kept for a "
-                "reply",
+                f"max_model_length={self.max_model_length} leaves no room for a prompt: {reserve} tokens are kept for "
+                "a reply",
             ),
             (
                 self.max_completion_length is not None and self.max_completion_length >= self.max_model_length,
@@ -330,8 +331,8 @@ class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type informati
             ),
             (
                 self.batch_size % world_size > 0,
-                f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays on "
-                f"one); use a multiple of {world_size}",
+                f"batch_size={self.batch_size} tasks do not divide over {world_size} processes (a task's group stays "
+                f"on one); use a multiple of {world_size}",
             ),
         ]
 

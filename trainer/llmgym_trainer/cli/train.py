@@ -59,8 +59,8 @@ def _resume(options: argparse.Namespace, settings: dict[str, Any]) -> int:
         if name != "resume" and getattr(options, name) != default:
             what = "an environment" if name == "env" else f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"--resume takes settings only, such as --num-steps 200, but not {what}: environment, tasks and adapter "
-                "are those of the command that started the run"
+                f"--resume takes settings only, such as --num-steps 200, but not {what}: environment, tasks and "
+                "adapter are those of the command that started the run"
             )
     folder = RunFolder(find_checkpoint(options.resume).parent)
     command = folder.command()

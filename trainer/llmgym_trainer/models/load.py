@@ -51,8 +51,8 @@ def resolve_model(name: str, seed: int, env_id: str = "") -> str:
         is_evaluation = (path / EPISODES_FILE).is_file() or (path / SETTINGS_FILE).is_file()
         what = "is the folder of an evaluation, with episodes and no model" if is_evaluation else "holds no model"
         raise ConfigError(
-            f"{name!r} {what}: there is neither {CONFIG_NAME} nor {ADAPTER_FILE} in it. Give the folder of a training run, "
-            "one of its checkpoints, a model directory, a hub name, 'tiny' or 'smollm2'"
+            f"{name!r} {what}: there is neither {CONFIG_NAME} nor {ADAPTER_FILE} in it. Give the folder of a training "
+            "run, one of its checkpoints, a model directory, a hub name, 'tiny' or 'smollm2'"
         )
     return name
 
@@ -130,5 +130,6 @@ def make_codec(
 
 def _cannot_load(path: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, or 'tiny'"
+        f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, or "
+        "'tiny'"
     )

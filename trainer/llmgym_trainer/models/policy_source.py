@@ -32,7 +32,8 @@ class LocalSource(PolicySource):
             checkpoint, any other model directory, or a hub name. An adapter is merged into its base model.
         temperature: Sampling temperature; 0 takes the most likely token.
         chat_template: Name or file of a template that replaces the tokenizer's own.
-        chat_template_kwargs: Variables of the template; None takes those of the training run that a checkpoint belongs to.
+        chat_template_kwargs: Variables of the template; None takes those of the training run that a checkpoint belongs
+            to.
         seed: Seed of a built-in model.
         env_id: The environment that a built-in model learns from, see
             :func:`llmgym_trainer.models.builtin.built_in_model`.

@@ -1,7 +1,7 @@
 """Checkpoint folders: written completely or not at all, and found again.
 
-A checkpoint is written into ``checkpoint.partial/`` of its run, flushed to the disk, and renamed, which is atomic. A folder
-called ``checkpoint-<step>`` is therefore complete, whatever killed the run.
+A checkpoint is written into ``checkpoint.partial/`` of its run, flushed to the disk, and renamed, which is atomic. A
+folder called ``checkpoint-<step>`` is therefore complete, whatever killed the run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def last_checkpoint(run: Path) -> Path:
     found = checkpoints(run)
     if not found:
         raise ConfigError(
-            f"the run folder {str(run)!r} holds no checkpoint: a run writes one every save_steps steps and one at its end. "
-            "Give a run that has one, or start this one again under another run_name"
+            f"the run folder {str(run)!r} holds no checkpoint: a run writes one every save_steps steps and one at its "
+            "end. Give a run that has one, or start this one again under another run_name"
         )
     return found[-1]
 

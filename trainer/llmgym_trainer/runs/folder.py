@@ -64,8 +64,8 @@ class RunFolder:
                     f"cannot make the run folder {str(root / name)!r}: {error.strerror}; choose another runs_dir"
                 ) from error
         raise ConfigError(
-            f"there is already a run {str(root / names[0])!r}, and no run writes into the folder of another; choose another "
-            "run_name, or leave it out"
+            f"there is already a run {str(root / names[0])!r}, and no run writes into the folder of another; choose "
+            "another run_name, or leave it out"
         )
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -154,8 +154,8 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the records of this run in {self.path}: {error}. No step trains without its records, so "
-                f"training stops; {free_space(self.path)}. Free some space, then resume from the last checkpoint, if there is one: "
-                f"llmgym train --resume {self.path}"
+                f"training stops; {free_space(self.path)}. Free some space, then resume from the last checkpoint, if "
+                f"there is one: llmgym train --resume {self.path}"
             ) from error
 
 

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM during training: the first stops the run in order, a second Ctrl-C stops it at once.
 
-A scheduler sends SIGTERM before it takes the machine away, and torchrun when another process failed. Further SIGTERMs are
-ignored; the sender will follow up with SIGKILL.
+A scheduler sends SIGTERM before it takes the machine away, and torchrun when another process failed. Further SIGTERMs
+are ignored; the sender will follow up with SIGKILL.
 """
 
 from __future__ import annotations

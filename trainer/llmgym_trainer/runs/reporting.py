@@ -77,8 +77,8 @@ class Reporter:
         self._record(step, metrics)
         self.write(
             f"validation at step {step}: success {_number(metrics, 'val/success', '.3f')}, reward "
-            f"{_number(metrics, 'val/reward', '.3f')}, ended by the task {_number(metrics, 'val/terminated_ratio', '.2f')}, "
-            f"{_number(metrics, 'val/time', '.1f')} s"
+            f"{_number(metrics, 'val/reward', '.3f')}, ended by the task "
+            f"{_number(metrics, 'val/terminated_ratio', '.2f')}, {_number(metrics, 'val/time', '.1f')} s"
         )
         self._plot()
 

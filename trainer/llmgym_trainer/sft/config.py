@@ -22,8 +22,9 @@ class SFTConfig:
     out: str = setting(MISSING, "Folder of the model to write; it must not exist.")
     source: str = setting(
         "expert",
-        "Where episodes come from: 'expert', the environment's scripted expert; 'samples', the model's own best episodes; "
-        "or the folder of an evaluation or training run, or a JSONL file of episodes. On the command line: --from.",
+        "Where episodes come from: 'expert', the environment's scripted expert; 'samples', the model's own best "
+        "episodes; or the folder of an evaluation or training run, or a JSONL file of episodes. On the command line: "
+        "--from.",
     )
     episodes: int = setting(200, "Episodes to learn from at most; with samples, tasks to try.", least=1)
     flawed_share: float = setting(
@@ -42,8 +43,8 @@ class SFTConfig:
     batch_size: int = setting(8, "Training rows per step.", least=1)
     learning_rate: float | None = setting(
         None,
-        "The highest one: it rises over a twentieth of the steps, then falls linearly to a twentieth of itself. None: 2e-5, "
-        "and 2e-4 with lora.",
+        "The highest one: it rises over a twentieth of the steps, then falls linearly to a twentieth of itself. None: "
+        "2e-5, and 2e-4 with lora.",
         above=0,
     )
     lora: bool = setting(False, "Train a LoRA adapter and merge it.")

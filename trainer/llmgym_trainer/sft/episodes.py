@@ -1,7 +1,7 @@
 """Episodes to fine-tune on: recorded ones, or the best of several samples of the model itself.
 
-The third source, a scripted expert, is :func:`llmgym_trainer.models.builtin.scripted.scripted_episodes`. Keeping the best
-samples is rejection sampling as in RAFT (arXiv 2304.06767).
+The third source, a scripted expert, is :func:`llmgym_trainer.models.builtin.scripted.scripted_episodes`. Keeping the
+best samples is rejection sampling as in RAFT (arXiv 2304.06767).
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def best_samples(
         best = max((episode.reward for episode in every), default=None)
         raise ConfigError(
             f"none of {samples_per_task * len(tasks)} sampled episodes ended with a reward of at least {min_reward} "
-            f"(the best: {best}); take a stronger model, lower min_reward, or learn from an expert or from records first"
+            f"(the best: {best}); take a stronger model, lower min_reward, or learn from an expert or from records "
+            "first"
         )
     return best_of_tasks(good, ExportCounts())

@@ -97,7 +97,8 @@ class Codec:
         tokenizer: A fast transformers tokenizer.
         chat_template: Template text to use instead of the tokenizer's own.
         template_kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
-        extra_stop_ids: Ids that end a turn in addition to those of template and tokenizer, such as a generation config's.
+        extra_stop_ids: Ids that end a turn in addition to those of template and tokenizer, such as a generation
+            config's.
 
     Attributes:
         tokenizer: The tokenizer.
@@ -140,7 +141,8 @@ class Codec:
         if not self.end_of_turn_ids:
             raise ConfigError(
                 "the chat template ends assistant messages with no special token of this tokenizer "
-                f"({', '.join(list(self._special.values())[:8]) or 'it has none'}), so no turn would ever end; {_REMEDY}"
+                f"({', '.join(list(self._special.values())[:8]) or 'it has none'}), so no turn would ever end; "
+                f"{_REMEDY}"
             )
         eos = {tokenizer.eos_token_id} - {None}
         self.stop_token_ids: frozenset[int] = self.end_of_turn_ids | eos | frozenset(extra_stop_ids)
@@ -220,7 +222,8 @@ class Codec:
             call_id_prefix: Start of the ids of the calls.
 
         Returns:
-            A turn with a message, or one with ``stop`` (PARSE_FAILURE or CONTEXT_OVERFLOW), ``detail`` and ``raw_text``.
+            A turn with a message, or one with ``stop`` (PARSE_FAILURE or CONTEXT_OVERFLOW), ``detail`` and
+            ``raw_text``.
         """
         stopped = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
         ids = list(completion_ids[:-1] if stopped else completion_ids)
@@ -234,7 +237,7 @@ class Codec:
                 if index not in self._known_ids:
                     raise ParseError(f"the tokenizer has no token {index}")
                 if index in self._control_ids or index in self.stop_token_ids:
-                    raise ParseError(f"the control token {self.decode([index])!r} stands inside the message")
+                    raise ParseError(f"the control token {self.decode([index])!r} occurs inside the message")
             reasoning, text = split_reasoning(self.decode(ids), opened=self._opens_reasoning)
             content, calls = self.call_format.split(text) if self.call_format else (text, [])
             said: dict[str, Any] = {"role": "assistant", "content": content, "reasoning_content": reasoning}

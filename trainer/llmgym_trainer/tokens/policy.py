@@ -111,8 +111,8 @@ class ModelPolicy(Policy):
         if budget is None or count <= budget * self._codec.longest_token:
             return None
         return (
-            f"the environment's messages have {count} characters, which do not fit into max_model_length={budget} tokens of "
-            f"at most {self._codec.longest_token} characters"
+            f"the environment's messages have {count} characters, which do not fit into max_model_length={budget} "
+            f"tokens of at most {self._codec.longest_token} characters"
         )
 
     def _extension(self, messages: list[Message], tool_specs: list[ToolSpec]) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""The models that llmgym builds itself, ``tiny`` and ``smollm2``, and training settings that suit them on two CPU cores."""
+"""The models that llmgym builds itself, ``tiny`` and ``smollm2``, and training settings for them on two CPU cores."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Scripted episodes for the built-in models: the expert's, and copies of them with one deliberate mistake.
 
-A flawed episode replays the expert's with one mistake at a random turn: it answers too soon, writes a call that cannot be
-parsed, or puts another word, number or sign into a call or the answer: the last one written or seen. After the mistake it
-continues with what it really sees. So each turn is right with a large probability and wrong in a few definite ways with a
-small one, and reinforcement learning finds both to compare. (Mistakes drawn from all words and numbers do harm: they
-teach the model to look up and to copy vaguely, which it hardly unlearns.)
+A flawed episode replays the expert's with one mistake at a random turn: it answers too soon, writes a call that cannot
+be parsed, or puts another word, number or sign into a call or the answer: the last one written or seen. After the
+mistake it continues with what it really sees. So each turn is right with a large probability and wrong in a few
+definite ways with a small one, and reinforcement learning finds both to compare. (Mistakes drawn from all words and
+numbers do harm: they teach the model to look up and to copy vaguely, which it hardly unlearns.)
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _results(messages: Sequence[Message]) -> list[str]:
 
 
 def _texts(message: Message) -> list[str]:
-    """What a policy chooses freely in a message: texts and whole numbers in the arguments of its calls, or its content."""
+    """What a policy chooses freely in a message: texts and whole numbers in call arguments, else its content."""
     calls = message.get("tool_calls", [])
     values = [value for call in calls for value in json.loads(call["function"]["arguments"]).values()]
     return [str(value) for value in values if _is_free(value)] if calls else [message["content"]]

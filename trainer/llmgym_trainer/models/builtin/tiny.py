@@ -2,11 +2,11 @@
 
 It learns look-ups within a minute on two cores, because:
 
-1. Every number, key and sign of the game is one token, the same one everywhere: words, numbers and the text between them
-   never share a token.
+1. Every number, key and sign of the game is one token, the same one everywhere: words, numbers and the text between
+   them never share a token.
 2. Attention heads start as copiers: value and output projections are ``g Q`` and ``g Q^T`` with ``Q`` orthogonal, and
-   embeddings are large and tied. Whatever token a head attends to becomes more likely from the first step on, so training
-   only has to find where to look. Without this the success stays at 0.
+   embeddings are large and tied. Whatever token a head attends to becomes more likely from the first step on, so
+   training only has to find where to look. Without this the success stays at 0.
 3. Correct episodes come first. Episodes with a deliberate mistake are mixed in at the end; they leave room for
    reinforcement learning.
 """
@@ -109,8 +109,8 @@ def tiny_model(seed: int = 42, *, recipe: TinyRecipe | None = None, cache_dir: s
         right = scripted_episodes(recipe.env_id, recipe.right_episodes, flawed_share=0.0, seed=seed)
         mixed = scripted_episodes(recipe.env_id, recipe.mixed_episodes, flawed_share=recipe.flawed_share, seed=seed + 1)
         rich_print(
-            f"Building the tiny model (seed {seed}): {len(right)} scripted episodes without a mistake, then {len(mixed)} "
-            f"of which {recipe.flawed_share:.0%} contain a deliberate mistake"
+            f"Building the tiny model (seed {seed}): {len(right)} scripted episodes without a mistake, then "
+            f"{len(mixed)} of which {recipe.flawed_share:.0%} contain a deliberate mistake"
         )
         tokenizer = build_tokenizer(recipe, right[:300])
         codec = Codec(tokenizer)
