@@ -70,7 +70,7 @@ def test_the_commands_of_the_guide_work(folder, monkeypatch, capsys):
     assert said == "0 errors, 0 warnings"
     assert said in printed[0]
     assert not re.search("failed|warning |not checked", printed[0])
-    assert "[weigh] " in printed[1]
+    assert "[tool weigh] " in printed[1]
     assert json.loads((folder / "runs/expert/report.json").read_text())["success"]["mean"] == 1.0
     assert (folder / "runs/expert/view.html").is_file()
     (block,) = blocks(RECORDS, "python")
