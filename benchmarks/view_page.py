@@ -1,11 +1,10 @@
-"""Measures the page of ``llmgym view``: size and time to write it, to load it, to filter and to search it.
+"""Measures the page of ``llmgym view``: its size, and the time to write, load, filter and search it.
 
     python benchmarks/view_page.py --episodes 10000
 
-Episodes are of the size that a language model of some billion parameters makes: six turns, results of some hundred
-words of a vocabulary drawn at random (which compresses worse than prose), and 2,000 tokens. With ``--run FOLDER`` it
-takes those of a run instead. What it writes is removed at the end, unless ``--out FOLDER`` is given. Needs the Debian
-package chromium.
+The episodes are as long as those of a language model with a few billion parameters: six turns, tool results of 250
+random words (which compress worse than prose), and 2,000 tokens. ``--run FOLDER`` shows the episodes of a run instead.
+All files are removed at the end unless ``--out FOLDER`` is given. Needs the Debian package chromium.
 """
 
 from __future__ import annotations
@@ -56,8 +55,15 @@ def episodes(count: int, seed: int = 0) -> Iterator[Episode]:
                     {"role": "assistant", "content": prose(60)}
                     if last
                     else {"role": "assistant", "content": prose(20), "tool_calls": [call]},
-                    [] if last else [
-                        {"role": "tool", "content": prose(WORDS_PER_RESULT), "tool_call_id": f"c{turn}", "name": "search"}
+                    []
+                    if last
+                    else [
+                        {
+                            "role": "tool",
+                            "content": prose(WORDS_PER_RESULT),
+                            "tool_call_id": call["id"],
+                            "name": "search",
+                        }
                     ],
                     reward=float(solved) if last else 0.0,
                     tokens=TurnTokens(
@@ -71,7 +77,7 @@ def episodes(count: int, seed: int = 0) -> Iterator[Episode]:
                     policy_s=rng.random(),
                     env_s=rng.random() / 10,
                 )
-            )  # fmt: skip
+            )
         yield Episode(
             Task(prompt),
             StopReason.TERMINATED if rng.random() < 0.8 else rng.choice(list(StopReason)),
@@ -80,9 +86,13 @@ def episodes(count: int, seed: int = 0) -> Iterator[Episode]:
             initial_messages=[{"role": "system", "content": system}, {"role": "user", "content": prompt}],
             episode_index=number % GROUP,
             provenance={
-                "phase": "train0", "step": number // (GROUP * 16), "attempt": 0, "advantage": rng.gauss(0, 1), "trained": True,
+                "phase": "train0",
+                "step": number // (GROUP * 16),
+                "attempt": 0,
+                "advantage": rng.gauss(0, 1),
+                "trained": True,
             },
-        )  # fmt: skip
+        )
 
 
 def main() -> None:
@@ -105,7 +115,7 @@ def main() -> None:
 
 
 def use(browser: Browser, page: Path) -> None:
-    """Load the page, click through it, and take the times."""
+    """Load the page, click through it, and measure the times."""
 
     def timed(name: str, action: Callable[[], Any]) -> None:
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""A headless Chromium that tests drive over its debugging pipe. Knows the browser; no page of ours.
+"""A headless Chromium that tests drive over its debugging pipe.
 
 The pipe is file descriptors 3 and 4 of the browser: JSON messages of the Chrome DevTools Protocol, each ended by a zero
-byte. So nothing but the browser itself is needed, and no port is opened.
+byte, so only the browser itself is needed, and no port is opened.
 """
 
 from __future__ import annotations

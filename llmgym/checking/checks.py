@@ -1,4 +1,4 @@
-"""The checks. Each plays episodes, notes what it finds, and returns what it did; it raises ``Skip`` if it cannot run."""
+"""The checks. Each plays episodes, notes what it finds, and returns what it did, or raises ``Skip``."""
 
 from __future__ import annotations
 

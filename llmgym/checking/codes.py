@@ -78,8 +78,8 @@ CHECKS: tuple[Check, ...] = (
                 "two different tasks have the same id",
                 sent="A call of the task function for each split, or a task file.",
                 example="`two different tasks have the id 'x'; leave ids empty or make them unique`",
-                why="Episodes are grouped by task id: the rewards of two tasks would form one group, and every advantage "
-                "in it would be wrong.",
+                why="Episodes are grouped by task id: the rewards of two tasks would form one group, and every "
+                "advantage in it would be wrong.",
                 fix="Leave the id empty, so that it becomes a hash of the task, or make it unique.",
             ),
             Code(
@@ -128,17 +128,19 @@ CHECKS: tuple[Check, ...] = (
                 "step-raises",
                 Level.ERROR,
                 "step raised an exception on a valid call or a plain reply",
-                sent="A call of each tool with arguments that fit its schema, a message with two calls, then the reply `0`.",
+                sent="A call of each tool with arguments that fit its schema, a message with two calls, then the "
+                "reply `0`.",
                 example="`ZeroDivisionError: division by zero (env.py:40 in run)`",
                 why="The episode counts as an error, and whatever the policy did well in it is thrown away.",
-                fix="Answer a failing call with a tool message that starts with 'tool_error:'; ToolEnv does this for any "
-                "exception a tool raises.",
+                fix="Answer a failing call with a tool message that starts with 'tool_error:'; ToolEnv does this for "
+                "any exception a tool raises.",
             ),
             Code(
                 "step-result",
                 Level.ERROR,
                 "step did not return a valid StepResult",
-                sent="A call of each tool with arguments that fit its schema, a message with two calls, then the reply `0`.",
+                sent="A call of each tool with arguments that fit its schema, a message with two calls, then the "
+                "reply `0`.",
                 example="a tuple, metrics that hold a list, a reward that is a string, or invalid messages",
                 why="The episode counts as an error and is dropped.",
                 fix="Return StepResult(terminated, truncated, messages, reward, metrics): two booleans, a list of chat "
@@ -156,8 +158,8 @@ CHECKS: tuple[Check, ...] = (
                 "a tool specification is malformed",
                 sent="Nothing: `tool_specs` is read after `reset` and after each step.",
                 example="`the name of entry 0 must be 1 to 64 of a-z A-Z 0-9 _ -, got None`",
-                why="Chat templates and hosted endpoints reject it or render nonsense, and the model cannot know how to "
-                "call the tool.",
+                why="Chat templates and hosted endpoints reject it or render nonsense, and the model cannot know how "
+                "to call the tool.",
                 fix="Build it with llmgym.tool_to_spec or the @tool decorator.",
             ),
             Code(
@@ -166,8 +168,8 @@ CHECKS: tuple[Check, ...] = (
                 "the tool specifications change during the episode",
                 sent="Nothing: `tool_specs` is read after `reset` and after each step.",
                 example='`first [{…"add"…}], then []`',
-                why="They stand at the front of the prompt: a change breaks the prefix, and the tokens that are trained "
-                "are no longer the ones that were sampled.",
+                why="They stand at the front of the prompt: a change breaks the prefix, and the tokens that are "
+                "trained are no longer the ones that were sampled.",
                 fix="Offer the same tools in the same order throughout the episode; answer a call that is not allowed "
                 "yet with a tool error.",
             ),
@@ -198,8 +200,8 @@ CHECKS: tuple[Check, ...] = (
                 "hostile-result-raises",
                 Level.ERROR,
                 "step raised an exception on a text that a tool could return",
-                sent="Calls of a tool that the check adds to a `ToolEnv` and that returns each hostile content in turn, "
-                "chat-template markers included.",
+                sent="Calls of a tool that the check adds to a `ToolEnv` and that returns each hostile content in "
+                "turn, chat-template markers included.",
                 example="`UnicodeEncodeError: … surrogates not allowed (env.py:44 in _run)`",
                 why="Tool results quote text from the policy or the outside world. Such an episode is dropped as an "
                 "error, so a policy that provokes it escapes its low reward.",
@@ -255,8 +257,8 @@ CHECKS: tuple[Check, ...] = (
                 "step changed earlier messages instead of only appending",
                 sent="Any step.",
                 example="`message 1 was {'role': 'assistant', …} and is now {'role': 'tool', …}`",
-                why="Each edit starts a new training row and a new prefill of the whole prompt, and what the policy wrote "
-                "may be missing from later prompts.",
+                why="Each edit starts a new training row and a new prefill of the whole prompt, and what the policy "
+                "wrote may be missing from later prompts.",
                 fix="Only append. If you shorten the history on purpose, ignore this warning.",
             ),
         ),
@@ -298,21 +300,21 @@ CHECKS: tuple[Check, ...] = (
                 sent="Any call of `reset`, `step` or `close`.",
                 example="`nothing within 30 s`",
                 why="The episode waits until its time is used up and then scores 0; the whole batch waits with it.",
-                fix="Give everything that waits (network, processes, locks) a timeout of its own and answer with a tool "
-                "error.",
+                fix="Give everything that waits (network, processes, locks) a timeout of its own and answer with a "
+                "tool error.",
             ),
             Code(
                 "blocks-event-loop",
                 Level.ERROR,
                 "a call blocks the event loop",
-                sent="Any such call, and a synchronous tool of 0.6 s that the check adds to a `ToolEnv`; a clock on the "
-                "same loop must keep ticking.",
+                sent="Any such call, and a synchronous tool of 0.6 s that the check adds to a `ToolEnv`; a clock on "
+                "the same loop must keep ticking.",
                 example="`the event loop stood still for a quarter of a second or longer, at env.py:52 in search: "
                 "time.sleep(2)`",
                 why="All episodes share one event loop: while this call runs, every other episode stands still, and no "
                 "timeout can interrupt it.",
-                fix="Await instead of blocking, or run the blocking part in a thread: a plain (not async) @tool function "
-                "gets one automatically, elsewhere use asyncio.to_thread.",
+                fix="Await instead of blocking, or run the blocking part in a thread: a plain (not async) @tool "
+                "function gets one automatically, elsewhere use asyncio.to_thread.",
             ),
             Code(
                 "ignores-cancellation",
@@ -329,10 +331,11 @@ CHECKS: tuple[Check, ...] = (
                 Level.ERROR,
                 "the environment killed or froze its whole process",
                 sent="Any call; found by the command `llmgym check`, not by `check_env`, which shares the process.",
-                example="`the process ended with exit status 3`, `… with SIGSEGV`, or `the process gave no sign of life "
-                "for 20 s, at env.py:31 in score`",
+                example="`the process ended with exit status 3`, `… with SIGSEGV`, or `the process gave no sign of "
+                "life for 20 s, at env.py:31 in score`",
                 why="All episodes of the run die with it, and so does the trainer.",
-                fix="Run whatever may crash, exit or compute without end in a process of its own: @tool(isolated=True).",
+                fix="Run whatever may crash, exit or compute without end in a process of its own: "
+                "@tool(isolated=True).",
             ),
         ),
     ),
@@ -364,10 +367,10 @@ CHECKS: tuple[Check, ...] = (
                 sent="Valid calls, and the expert's actions if there is an expert, twice from one seed, then a replay "
                 "of the record.",
                 example="`turn 0 observation: recorded …draw 0.71…, replayed …draw 0.13…`",
-                why="A group compares episodes that are supposed to share one task; a run cannot be repeated or resumed, "
-                "and a record cannot be replayed.",
-                fix="Use self.rng as the only source of randomness, keep clock times and random ids out of messages, and "
-                "carry nothing over from one episode to the next.",
+                why="A group compares episodes that are supposed to share one task; a run cannot be repeated or "
+                "resumed, and a record cannot be replayed.",
+                fix="Use self.rng as the only source of randomness, keep clock times and random ids out of messages, "
+                "and carry nothing over from one episode to the next.",
             ),
         ),
     ),
@@ -396,13 +399,13 @@ CHECKS: tuple[Check, ...] = (
                 "shared-state",
                 Level.ERROR,
                 "an episode is different when others run beside it",
-                sent="Three episodes, two of them of one task, one after the other, then the same three step by step in "
-                "turn.",
+                sent="Three episodes, two of them of one task, one after the other, then the same three step by step "
+                "in turn.",
                 example="`alone …What is 1 + 2?…; beside others …What is 2 + 2?…`",
                 why="In training all episodes of a batch run at the same time: they would read each other's state, and "
                 "rewards would go to the wrong policy turn.",
-                fix="Keep the state of an episode on the object, created in reset: no class attributes, module globals, "
-                "shared files or global seeds.",
+                fix="Keep the state of an episode on the object, created in reset: no class attributes, module "
+                "globals, shared files or global seeds.",
             ),
         ),
     ),
@@ -443,7 +446,8 @@ CHECKS: tuple[Check, ...] = (
                 "the scripted expert does not solve a task",
                 sent="The expert's actions for each task.",
                 example="`max_turns '100 assistant turns ran', reward 0`",
-                why="Either the task cannot be solved, or the reward does not notice that it was: no policy can learn it.",
+                why="Either the task cannot be solved, or the reward does not notice that it was: no policy can "
+                "learn it.",
                 fix="Replay the episode and fix the task, the score or the expert.",
             ),
         ),

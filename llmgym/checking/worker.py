@@ -143,7 +143,7 @@ class Worker:
             if left:
                 self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_S))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        except BaseException as error:  # noqa: BLE001 - SystemExit of a task ends run_forever; the waiting caller gets it
+        except BaseException as error:  # noqa: BLE001 - a task's SystemExit ends run_forever; the caller gets it
             self._ended_by = error
         finally:
             with contextlib.suppress(RuntimeError):

@@ -36,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="llmgym check",
-        description="Check an environment before you train on it. Exit status: 0 no errors, 1 errors, 2 nothing to check.",
+        description="Check an environment before you train on it. "
+        "Exit status: 0 without errors, 1 with errors, 2 when there is nothing to check.",
     )
     parser.add_argument("env", metavar="ENV", help="registered id, module:Class, or my_env.py:MyEnv")
     parser.add_argument("--tasks", metavar="JSONL", help="tasks from a file instead of the environment's own")

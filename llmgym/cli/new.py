@@ -1,4 +1,4 @@
-"""``llmgym new``: a new environment with its tests and its page, from a template. Knows files and names only."""
+"""``llmgym new``: scaffolds an environment with its tests and its page from a template."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def main(argv: Sequence[str]) -> int:
     """Run ``llmgym new`` and return 0."""
     parser = CommandParser(
         prog="llmgym new",
-        description="Write an environment, its tests and its page into a new folder. They pass llmgym check and pytest "
-        "as they are; change them into yours.",
+        description="Scaffold an environment with tests and docs in a new folder. It passes llmgym check and pytest as it "
+        "is; then make it yours.",
     )
-    about = "of the folder and the module; my_env gives the class MyEnv and the id My-v0, without the _env"
+    about = "name of the folder and the module; my_env gives the class MyEnv and the id My-v0"
     parser.add_argument("name", metavar="NAME", help=about)
     name = parser.parse_args(argv).name
     for path in write_environment(name):
@@ -35,19 +35,19 @@ def write_environment(name: str, folder: str | Path = ".") -> list[Path]:
     """Write the template under another name into the new folder ``folder/name`` and return the files.
 
     Raises:
-        ConfigError: The name cannot be a module's, or is taken: by a folder, a module, an id or a class of llmgym; or
-            the folder cannot be made.
+        ConfigError: The name is not a module name, or is taken by a folder, a module, an id or a class of llmgym; or
+            the folder cannot be created.
     """
     if not re.fullmatch("[a-z][a-z0-9_]{0,63}", name) or keyword.iskeyword(name):
         raise ConfigError(
-            "the name must be one of a Python module, such as my_env: a lowercase letter, then lowercase letters, "
-            f"digits and _, 64 characters at most, and no keyword; got {name!r:.80}"
+            "the name must be a Python module name, such as my_env: a lowercase letter, then lowercase letters, digits "
+            f"and _, at most 64 characters, and not a keyword; got {name!r:.80}"
         )
     target = Path(folder) / name
     if target.exists():
-        raise ConfigError(f"{str(target)!r} is there already; choose another name or remove it")
+        raise ConfigError(f"{str(target)!r} exists already; choose another name or remove it")
     if importlib.util.find_spec(name) is not None:
-        raise ConfigError(f"{name!r} is the name of a module already; choose another, such as {name}_env")
+        raise ConfigError(f"{name!r} is already the name of a module; choose another, such as {name}_env")
     id, env = f"{stem(name)}-v0", f"{stem(name)}Env"
     if id in llmgym.registered_ids() or hasattr(llmgym, env):
         raise ConfigError(
@@ -58,7 +58,7 @@ def write_environment(name: str, folder: str | Path = ".") -> list[Path]:
         target.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(
-            f"{str(target)!r} cannot be made ({error.strerror}); go to a folder you can write in"
+            f"{str(target)!r} cannot be created ({error.strerror}); run the command in a folder that you can write to"
         ) from error
     written = []
     for source in sorted(TEMPLATE.glob("*.template")):
@@ -70,5 +70,5 @@ def write_environment(name: str, folder: str | Path = ".") -> list[Path]:
 
 
 def stem(name: str) -> str:
-    """What class names and the id begin with: ``my_env`` gives ``My``, ``price_list`` gives ``PriceList``."""
+    """The start of class names and of the id: ``My`` for ``my_env``, ``PriceList`` for ``price_list``."""
     return "".join(part.capitalize() for part in name.removesuffix("_env").split("_"))

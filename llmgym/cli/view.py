@@ -1,4 +1,4 @@
-"""``llmgym view``: its options and its output. What is in the page is told elsewhere."""
+"""``llmgym view``: options and output."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from llmgym.viewer.view import TOKEN_EPISODES, write_view
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``llmgym view`` and return its exit status.
+    """Run ``llmgym view`` and return the exit status.
 
     Raises:
-        LLMGymError: Anything the user can fix; the caller prints it as one line.
+        LLMGymError: The run, the tokenizer or an option cannot be used.
     """
     parser = CommandParser(
         prog="llmgym view",
         description="Write a run as one HTML file: curves, tasks, episodes as conversations, groups side by side, and "
-        "what was trained, token by token. It opens in a browser from the disk and needs no network.",
+        "what was trained, token by token. It opens in a browser without a server or a network.",
     )
     parser.add_argument("run", help="folder of a training run or an evaluation, or a JSONL file of episodes")
-    parser.add_argument("--out", metavar="HTML", help="file to write (default RUN/view.html, or the JSONL's name)")
+    parser.add_argument(
+        "--out", metavar="HTML", help="file to write (default RUN/view.html, or NAME.html of NAME.jsonl)"
+    )
     parser.add_argument(
         "--tokenizer", metavar="PATH", help="tokenizer of the recorded tokens (default: that of the last checkpoint)"
     )
@@ -29,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         type=int,
         default=TOKEN_EPISODES,
         metavar="N",
-        help=f"episodes to show token by token, at most (default {TOKEN_EPISODES})",
+        help=f"largest number of episodes to show token by token (default {TOKEN_EPISODES})",
     )
     options = parser.parse_args(argv)
     view = write_view(options.run, options.out, tokenizer=options.tokenizer, token_episodes=options.token_episodes)

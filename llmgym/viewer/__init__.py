@@ -1,4 +1,4 @@
-"""A run as one HTML file. Knows records and run folders; runs no episode."""
+"""A run as one HTML file."""
 
 from llmgym.viewer.view import View, write_view
 

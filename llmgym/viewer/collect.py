@@ -1,7 +1,7 @@
-"""From episodes to the data of the page: an index of all, conversations in packed chunks, tokens of some.
+"""Turns episodes into the data of the page: an index of all, conversations in packed chunks, tokens of some.
 
-Knows records and sizes; no HTML. The index has one column a property and one entry an episode. A chunk is a list of
-conversations. What a record from elsewhere holds in place of text becomes text here, so that the page need not ask.
+The index has one column per property and one entry per episode. A chunk is a list of conversations. Whatever a foreign
+record holds in place of text becomes text here, so that the page need not check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmgym.episode import Episode, StopReason, Turn, TurnTokens
 from llmgym.viewer.sources import Source
 
 MAX_TEXT_CHARS = 20_000
-"""Longer texts are cut in the middle, with a note that says so."""
+"""Longer texts are cut in the middle, with a note."""
 
 _CHUNK_CHARS = 64 * 1024
 _OF_ONE_EPISODE = ("phase", "step", "attempt", "shaped_reward", "advantage", "trained")
@@ -32,11 +32,11 @@ class PageData:
     """The data of a page, packed: each text is the base64 of gzipped JSON.
 
     Attributes:
-        index: Everything but conversations and tokens.
+        index: Everything except conversations and tokens.
         chunks: Conversations, by name.
         tokens: Tokens of one episode each, by name.
         num_episodes: Episodes in the index.
-        num_conversations: Those of them whose conversation is there.
+        num_conversations: Those whose conversation is included.
     """
 
     index: str
@@ -48,19 +48,19 @@ class PageData:
 
 @dataclass
 class _Group:
-    """Episodes that are compared with each other: of one task, in one step."""
+    """Episodes that are compared with each other: those of one task in one step."""
 
     members: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     has_tokens: bool = False
 
     @property
-    def has_spread(self) -> bool:
+    def rewards_differ(self) -> bool:
         return max(self.rewards) > min(self.rewards)
 
 
 class _Table:
-    """Distinct values in the order they came, and the number of each."""
+    """Distinct values in order of appearance, and the number of each."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -79,9 +79,10 @@ def collect(source: Source, token_episodes: int, max_chars: int, token_texts: An
 
     Args:
         source: What to read.
-        token_episodes: Episodes to show token by token, at most. Whole groups, evenly over the run; those that differ
-            in reward before others.
-        max_chars: Size of the data. Past it conversations are left out, evenly over the run; the index never is.
+        token_episodes: The largest number of episodes to show token by token: whole groups, evenly over the run, those
+            whose rewards differ before others.
+        max_chars: The largest size of the data. Conversations beyond it are left out, evenly over the run; the index
+            is always complete.
         token_texts: Function from token ids to the text of each; None shows ids.
     """
     tasks, phases, shared = _Table(), _Table(), _Table()
@@ -154,7 +155,7 @@ def pack(text: str) -> str:
 
 
 class _Chunks:
-    """Packs conversations together as they come, about 64 thousand characters in a chunk."""
+    """Packs conversations in the order they are added, about 64 thousand characters to a chunk."""
 
     def __init__(self) -> None:
         self._packed: dict[str, str] = {}
@@ -162,7 +163,7 @@ class _Chunks:
         self._chars = 0
 
     def add(self, body: dict[str, Any]) -> int:
-        """Add a conversation and return the number of its chunk; its place there is the order in which they came."""
+        """Add a conversation at the end of the last chunk and return the number of that chunk."""
         if self._chars > _CHUNK_CHARS:
             self._seal()
         self._open.append(_json(body))
@@ -180,17 +181,17 @@ class _Chunks:
 
 
 def _thin(packed: dict[str, str], max_chars: int) -> dict[str, str]:
-    """Leave out as many as needed to stay below ``max_chars``, evenly."""
+    """Leave out as many as needed, evenly, to stay below ``max_chars``."""
     names = list(packed)
     sizes = [len(packed[name]) for name in names]
     count = len(names)
-    while count and sum(sizes[place] for place in spread_evenly(len(names), count)) > max_chars:
+    while count and sum(sizes[place] for place in evenly_spaced(len(names), count)) > max_chars:
         count = min(count - 1, int(count * 0.98))
-    return {names[place]: packed[names[place]] for place in spread_evenly(len(names), count)}
+    return {names[place]: packed[names[place]] for place in evenly_spaced(len(names), count)}
 
 
-def spread_evenly(length: int, count: int) -> list[int]:
-    """``count`` places of a list of ``length``, the first and the last among them; all of them when there are fewer."""
+def evenly_spaced(length: int, count: int) -> list[int]:
+    """``count`` indices of a list of ``length``, including the first and the last; all of them when there are fewer."""
     if count >= length:
         return list(range(length))
     if count < 2:
@@ -201,11 +202,11 @@ def spread_evenly(length: int, count: int) -> list[int]:
 def _choose(groups: Sequence[_Group], episodes: int) -> set[int]:
     """The episodes to show token by token."""
     chosen: set[int] = set()
-    for spread in (True, False):  # groups that trained something come first, the others fill what is left
-        candidates = [group for group in groups if group.has_tokens and group.has_spread is spread]
+    for differ in (True, False):  # groups that trained something come first, the others fill the rest
+        candidates = [group for group in groups if group.has_tokens and group.rewards_differ is differ]
         if candidates:
             size = sum(len(group.members) for group in candidates) / len(candidates)
-            for place in spread_evenly(len(candidates), int((episodes - len(chosen)) / size)):
+            for place in evenly_spaced(len(candidates), int((episodes - len(chosen)) / size)):
                 chosen |= set(candidates[place].members)
     return chosen
 
@@ -239,9 +240,10 @@ def _turn_tokens(tokens: TurnTokens) -> dict[str, Any]:
 
 
 def _counted(step: Any, phase: Any) -> int | None:
-    """A step as ``metrics.jsonl`` counts it: an episode is recorded with the updates before it, its line with those after.
+    """A step as ``metrics.jsonl`` counts it.
 
-    A validation makes no update.
+    An episode is recorded with the number of updates before it, the metrics of its step with the number after it; a
+    validation makes no update.
     """
     return step + str(phase).startswith("train") if isinstance(step, int) else None
 
@@ -257,7 +259,7 @@ def _task(episode: Episode) -> dict[str, Any]:
 
 
 def _answer(episode: Episode) -> str:
-    """The last words: those of a turn without a call, or the text that was not understood."""
+    """The content of the last turn, or its text when that could not be parsed."""
     if not episode.turns:
         return episode.stop_detail
     last = episode.turns[-1]
@@ -267,7 +269,7 @@ def _answer(episode: Episode) -> str:
 
 
 def _body(episode: Episode, shared: _Table) -> dict[str, Any]:
-    """The conversation, under the names of the record. What many episodes have in common is a number."""
+    """The conversation, under the names of the record. What many episodes share is a number in ``shared``."""
     advantages = episode.provenance.get(_OF_ITS_TURNS)
     if not isinstance(advantages, list):
         advantages = []
@@ -275,7 +277,7 @@ def _body(episode: Episode, shared: _Table) -> dict[str, Any]:
         name: value for name, value in episode.provenance.items() if name not in (*_OF_ONE_EPISODE, _OF_ITS_TURNS)
     }
     return {
-        "initial_messages": _messages(episode.initial_messages),
+        "initial_messages": _messages(episode.initial_messages, Turn()),
         "turns": [
             _turn(turn, advantage) for turn, advantage in zip_longest(episode.turns, advantages[: len(episode.turns)])
         ],
@@ -295,7 +297,7 @@ def _turn(turn: Turn, advantage: Any) -> dict[str, Any]:
     usage = turn.usage
     return {
         "message": None if turn.message is None else _message(turn.message),
-        "observation": _messages(turn.observation),
+        "observation": _messages(turn.observation, turn),
         "reward": turn.reward,
         "advantage": advantage if isinstance(advantage, float) and math.isfinite(advantage) else None,
         "failure": None if turn.failure is None else _cut(_string(turn.failure)),
@@ -308,8 +310,10 @@ def _turn(turn: Turn, advantage: Any) -> dict[str, Any]:
     }
 
 
-def _messages(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    return [_message(message) for message in messages]
+def _messages(messages: Iterable[Any], turn: Turn) -> list[dict[str, Any]]:
+    """Messages from the environment; those that report a failed tool call have an ``error``."""
+    shown: list[Any] = [_message(message) for message in messages]
+    return [{**one, "error": error} if (error := turn.error_type(one)) else one for one in shown]
 
 
 def _message(message: Any) -> dict[str, Any]:
@@ -356,7 +360,7 @@ def _cut(text: str, limit: int = MAX_TEXT_CHARS) -> str:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON as browsers read it, so without NaN and Infinity, which stand there as text."""
+    """JSON as browsers read it: NaN and Infinity become text."""
     separators = (",", ":") if indent is None else (",", ": ")
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)

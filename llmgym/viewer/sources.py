@@ -1,4 +1,4 @@
-"""What lies in a run folder, an evaluation folder or a JSONL file. Knows names of files; shows nothing."""
+"""Finds the episodes, metrics and settings in a run folder, an evaluation folder or a JSONL file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _EPISODE_FILE = re.compile(r"(train|val)-(\d+)(?:-rank(\d+))?\.jsonl")
 
 @dataclass(frozen=True)
 class Source:
-    """What there is to show.
+    """What is shown.
 
     Attributes:
         path: The folder or file.
         kind: ``"training"``, ``"evaluation"`` or ``"episodes"``.
         files: Files of episodes, in the order of their steps.
-        metrics: Lines of ``metrics.jsonl``, of a training run.
+        metrics: The lines of ``metrics.jsonl`` of a training run.
         report: ``report.json`` of an evaluation; None before it is written.
-        settings: Text of the settings that it ran with.
+        settings: The settings it ran with, as text.
         checkpoint: The last checkpoint of a training run.
     """
 
@@ -42,11 +42,11 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the page is called."""
+        """The title of the page."""
         return self.path.resolve().name
 
     def episodes(self) -> Iterator[tuple[int, Episode]]:
-        """All episodes and their numbers, always in the same order; a last line that is being written is left out."""
+        """All episodes with their numbers, in a fixed order, without a last line that is still being written."""
         number = 0
         for file in self.files:
             for episode in iter_episodes(file, skip_cut_line=True):
@@ -55,10 +55,10 @@ class Source:
 
 
 def find_source(path: str | Path) -> Source:
-    """Look at a run folder, an evaluation folder or a JSONL file of episodes.
+    """Find what to show of a run folder, an evaluation folder or a JSONL file of episodes.
 
     Raises:
-        ConfigError: There is no such thing.
+        ConfigError: The path does not exist or holds no episodes.
     """
     path = Path(path)
     if path.is_file():
@@ -94,7 +94,7 @@ def _text(path: Path) -> str:
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
-    whole, _, _ = _text(path).rpartition("\n")  # a run that is going on may be in the middle of a line
+    whole, _, _ = _text(path).rpartition("\n")  # a running training may be in the middle of a line
     return [json.loads(line) for line in whole.split("\n") if line]
 
 

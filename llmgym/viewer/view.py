@@ -1,7 +1,7 @@
-"""The HTML file: template, style and scripts of this package around the data of a run. Knows no episode.
+"""Writes the HTML file: template, style and scripts of this package around the data of a run.
 
-The page may run its own script and style and nothing else: its policy names them by their hash and forbids every
-request. The data stands in it as base64, so nothing in an episode can end a tag; the scripts write text only as text.
+The page may run its own script and style and nothing else: its Content-Security-Policy names them by their hash and
+forbids every request. The data is base64, so nothing in an episode can end a tag; the scripts insert text only as text.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class View:
         path: The file.
         num_bytes: Its size.
         num_episodes: Episodes in its list.
-        num_conversations: Those whose conversation is in the file too; fewer only when it would be too large.
-        num_token_views: Those that can be seen token by token.
-        token_texts: Whether tokens are shown as text; else as ids.
+        num_conversations: Those whose conversation is in the file; fewer only when it would be too large.
+        num_token_views: Those that can be viewed token by token.
+        token_texts: Whether tokens are shown as text rather than as ids.
     """
 
     path: Path
@@ -60,16 +60,16 @@ def write_view(
 
     Args:
         run: Folder of a training run or an evaluation, or a JSONL file of episodes.
-        out: The file, replaced when it exists; None takes ``view.html`` in the folder, or the JSONL's name with
+        out: The file, which is overwritten; None takes ``view.html`` in the folder, or the JSONL's name with
             ``.html``.
-        tokenizer: Directory or hub name of the tokenizer that token ids belong to. None takes the last checkpoint's,
-            and without one tokens are shown as ids.
-        token_episodes: Episodes to show token by token, at most.
-        max_chars: Size of the file, at most; past it conversations are left out, evenly over the run.
+        tokenizer: Directory or hub name of the tokenizer of the token ids. None takes the last checkpoint's; without a
+            tokenizer, tokens are shown as ids.
+        token_episodes: The largest number of episodes to show token by token.
+        max_chars: The largest size of the file; conversations beyond it are left out, evenly over the run.
 
     Raises:
-        ConfigError: There are no episodes or no such tokenizer.
-        RecordError: A line is no episode.
+        ConfigError: There are no episodes, or there is no such tokenizer.
+        RecordError: A line is not an episode.
     """
     if token_episodes < 0:
         raise ConfigError(f"token_episodes must be at least 0, got {token_episodes}")

@@ -1,4 +1,4 @@
-"""Small environments for the tests of the checker: two that are right, and many with one fault each. No test itself."""
+"""Small environments for the tests of the checker: two correct ones, and many with one fault each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Small charts. Knows points and colours; no episode.
+// Small charts, drawn from points and colours.
 
 const CHART = { width: 320, height: 150, left: 38, right: 8, top: 8, bottom: 20 };
 

@@ -20,7 +20,7 @@ function prose(text, classes) {
   return el("div", classes || "", el("div", "text", text.slice(0, LONG_TEXT)), rest);
 }
 
-// A call as name and arguments; arguments that are no object are shown as they were written.
+// A call as name and arguments; arguments that are not an object are shown as they were written.
 function callView(call) {
   let parsed = null;
   try {
@@ -37,7 +37,7 @@ function callView(call) {
 
 function messageView(message, resultsOf) {
   const role = ROLES.includes(message.role) ? message.role : "unknown";
-  const isError = role === "tool" && (message.content || "").startsWith("tool_error:");
+  const isError = role === "tool" && Boolean(message.error);
   const name = role === "tool" ? message.name || "result" : role === "unknown" ? message.role || "?" : role;
   const view = el("div", `message role-${role}${isError ? " error" : ""}`, el("div", "role", name));
   if (message.reasoning_content) view.append(fold("reasoning", prose(message.reasoning_content)));
@@ -85,7 +85,7 @@ function figures(episode) {
     ["attempt", value("attempt", episode) || null],
   ].filter(([, one]) => one !== null && one !== "" && one !== undefined);
   const shown = pairs.map(([name, one]) => el("span", "pair", el("span", "name", name), number(one)));
-  if (value("trained", episode) === false) shown.push(el("span", "pair", "not trained: all episodes of its group score alike"));
+  if (value("trained", episode) === false) shown.push(el("span", "pair", "not trained: all rewards of its group are equal"));
   return el("div", "pairs", shown,
     el("span", "pair", el("span", "name", "policy"), seconds(value("policy_s", episode))),
     el("span", "pair", el("span", "name", "environment"), seconds(value("env_s", episode))),
@@ -98,11 +98,11 @@ function taskHead(one) {
     one.metadata === null ? null : fold("metadata", el("pre", "", one.metadata)));
 }
 
-const LEFT_OUT = "This conversation was left out to keep the file small; it is in the run's episode files.";
+const LEFT_OUT = "This conversation was left out to keep the file small. It is in the run's episode files.";
 
-let latest = 0; // what was asked for last: an answer that comes late is not shown
+let latest = 0; // number of the latest request: the answer to an earlier one is not shown
 
-function ask() {
+function nextRequest() {
   byId("detail").dataset.shown = "";
   return ++latest;
 }
@@ -115,7 +115,7 @@ function show(name, ...children) {
 }
 
 async function showEpisode(episode, withTokens) {
-  const mine = ask();
+  const mine = nextRequest();
   const body = await loadBody(episode);
   const tokens = col.tokens[episode] ? await unpack("tokens-" + episode) : null;
   if (mine !== latest) return;
@@ -143,7 +143,7 @@ function groupMembers(episode) {
 }
 
 async function showGroup(group) {
-  const mine = ask();
+  const mine = nextRequest();
   const members = groupMembers(col.group.indexOf(group));
   const bodies = await Promise.all(members.map(loadBody));
   if (mine !== latest) return;
@@ -170,7 +170,7 @@ async function showGroup(group) {
 }
 
 function showTask(place) {
-  ask();
+  nextRequest();
   const one = index.tasks[place];
   const members = [];
   for (let episode = 0; episode < count; episode++) if (col.task[episode] === place) members.push(episode);
@@ -197,6 +197,6 @@ function showTask(place) {
     el("div", "turn", el("div", "message role-user", el("div", "role", "prompt"), prose(one.prompt))),
     el("div", "charts", points.length > 1 ? lineChart("mean reward by step", [{ name: "reward", style: "c0", points }]) : null),
     ...opened,
-    members.length > opened.length ? el("p", "notice", `${members.length - opened.length} more: list only this task.`) : null,
+    members.length > opened.length ? el("p", "notice", `${members.length - opened.length} more: choose “list only this task”.`) : null,
   );
 }

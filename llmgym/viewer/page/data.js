@@ -1,10 +1,10 @@
-// The data of the page: the index, and conversations and tokens that are unpacked when they are looked at.
+// The data of the page: the index, and conversations and tokens, which are unpacked when they are shown.
 
 let index = null; // see collect.py
 let col = null; // its columns
 let count = 0;
 const starts = new Map(); // chunk -> number of its first episode
-const unpacked = new Map(); // the chunks looked at last
+const unpacked = new Map(); // the chunks used last
 const KEPT_CHUNKS = 64;
 
 async function unpack(id) {

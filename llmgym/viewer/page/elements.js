@@ -1,8 +1,8 @@
-// Makes elements. Whatever comes from a record reaches the page through text nodes, never as markup.
+// Makes elements. Text from a record reaches the page through text nodes, never as markup.
 
 const byId = (id) => document.getElementById(id);
 
-// Characters that a browser would hide or obey: controls, line separators, direction marks. Joiners are left: scripts need them.
+// Characters that a browser would hide or obey: controls, line separators, direction marks. Joiners stay: some scripts need them.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
 
 function visible(text) {
@@ -42,7 +42,7 @@ function fold(summary, ...children) {
   return el("details", "fold", el("summary", "", summary), ...children);
 }
 
-// "" for what is no number: a figure that was not finite stands in the data as null or as text.
+// "" for null; a number that was not finite is null or text in the data.
 function number(value, digits = 3) {
   if (typeof value !== "number") return value === null || value === undefined ? "" : String(value);
   if (Number.isInteger(value)) return value.toLocaleString("en");
@@ -68,7 +68,7 @@ function table(head, rows) {
     el("tbody", "", rows.map((row) => el("tr", "", row.map((cell) => el("td", "", cell))))));
 }
 
-// One floating label for the whole page.
+// The one tooltip of the page.
 function showTip(event, text) {
   const tip = byId("tip");
   tip.textContent = visible(text);

@@ -1,4 +1,4 @@
-// The list on the left: what to list, filters, order. Only rows that can be seen are in the page.
+// The list on the left: mode, filters, order. Only visible rows are in the page.
 
 const ROW_HEIGHT = 44;
 const MODES = ["episodes", "groups", "tasks"];
@@ -6,15 +6,15 @@ const filters = { mode: "episodes", text: "", deep: false, stop: "", phase: "", 
 const controls = {};
 let items = []; // {kind, id, members}
 let selected = null; // {kind, id}
-let haystacks = null; // lower-case text of each episode for the quick search
+let haystacks = null; // lower-case text of each episode, for the quick search
 let groupSizes = null;
-let found = null; // episodes whose conversation holds the text searched for
+let found = null; // episodes whose conversation contains the search text
 
 const ORDERS = {
   "as recorded": null,
   "best first": (item) => -item.mean,
   "worst first": (item) => item.mean,
-  "widest spread": (item) => -item.spread,
+  "largest reward range": (item) => -item.range,
   "most turns": (item) => -item.sum("turns"),
   "most tool errors": (item) => -item.sum("tool_errors"),
   "most tokens": (item) => -item.sum("sampled_tokens"),
@@ -26,7 +26,7 @@ function makeItem(kind, id, members) {
   const low = rewards.reduce((a, b) => Math.min(a, b), Infinity);
   const high = rewards.reduce((a, b) => Math.max(a, b), -Infinity);
   return {
-    kind, id, members, mean: rewards.length ? mean(rewards) : 0, spread: rewards.length ? high - low : 0,
+    kind, id, members, mean: rewards.length ? mean(rewards) : 0, range: rewards.length ? high - low : 0,
     sum: (name) => mean(members.map((episode) => col[name][episode])),
   };
 }
@@ -46,7 +46,7 @@ function passes(episode) {
 
 function refresh() {
   const passing = [];
-  // A group of one compares nothing with anything; listed only where there are no others.
+  // A group of one compares nothing; it is listed only if there are no larger groups.
   const grouped = filters.mode === "groups" && groupSizes.some((size) => size > 1);
   const alone = (episode) => grouped && groupSizes[col.group[episode]] === 1;
   for (let episode = 0; episode < count; episode++) if (passes(episode) && !alone(episode)) passing.push(episode);
@@ -75,7 +75,7 @@ function refresh() {
   else selectNothing();
 }
 
-// Whether an episode of what is shown on the right passes the filters.
+// Whether what is shown on the right holds an episode that passes the filters.
 function isListed(shown) {
   if (!shown) return false;
   const column = { group: col.group, task: col.task }[shown.kind];
@@ -136,7 +136,7 @@ function select(kind, id) {
 function selectNothing() {
   selected = null;
   drawRows();
-  ask();
+  nextRequest();
   show("nothing", el("p", "notice", "No episode passes these filters."));
 }
 
@@ -152,7 +152,7 @@ function move(by) {
 
 let searches = 0;
 
-// Looks through every conversation for the text, some at a time, so that the page stays usable.
+// Searches every conversation for the text, a few at a time, so that the page stays responsive.
 async function searchDeep() {
   const mine = ++searches;
   found = null;

@@ -1,4 +1,4 @@
-// Puts the parts together.
+// Assembles the page.
 
 function showTab(name) {
   for (const tab of ["overview", "browse"]) {
@@ -8,7 +8,7 @@ function showTab(name) {
   if (name === "browse") drawRows();
 }
 
-// Shows the list with these filters changed.
+// Shows the list with some filters changed.
 function browse(changed) {
   Object.assign(filters, changed);
   filters.text = filters.text.toLowerCase();
@@ -46,6 +46,6 @@ async function main() {
 }
 
 main().catch((error) => {
-  byId("about").textContent = `this page could not be shown: ${error}`;
+  byId("about").textContent = `this page cannot be shown: ${error}`;
   throw error;
 });

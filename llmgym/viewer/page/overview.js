@@ -1,4 +1,4 @@
-// The first page: figures, stop reasons, curves, settings.
+// The overview: figures, stop reasons, curves, settings.
 
 // Drawn first, in this order; every other metric follows.
 const FIRST_CURVES = ["reward", "success", "groups/with_success", "frac_reward_zero_std", "turns_per_episode", "completions/mean_length",
@@ -8,11 +8,11 @@ function tile(name, text, note) {
   return el("div", "tile", el("span", "name", name), el("b", "", text), note ? el("span", "note", note) : null);
 }
 
-let enoughForSuccess = null;
+let minSuccessReward = null;
 
 function successReward() {
-  if (enoughForSuccess === null) enoughForSuccess = findSuccessReward();
-  return enoughForSuccess;
+  if (minSuccessReward === null) minSuccessReward = findSuccessReward();
+  return minSuccessReward;
 }
 
 function findSuccessReward() {
@@ -26,12 +26,12 @@ function tiles() {
   const enough = successReward();
   const shown = [
     tile("episodes", number(count), plural(index.tasks.length, "task")),
-    tile("mean reward", number(mean(rewards)), "failed episodes left out"),
+    tile("mean reward", number(mean(rewards)), "without failed episodes"),
     tile("success", number((100 * rewards.filter((reward) => reward >= enough).length) / (rewards.length || 1), 1) + " %", `a reward of ${number(enough)} or more`),
-    tile("turns", number(mean(col.turns), 2), "an episode"),
-    tile("tool calls", number(mean(col.tool_calls), 2), `${number(mean(col.tool_errors), 2)} of them errors`),
-    tile("sampled tokens", number(col.sampled_tokens.reduce((a, b) => a + b, 0)), `${number(mean(col.sampled_tokens), 1)} an episode`),
-    tile("time", seconds(mean(col.policy_s)), `policy, an episode; environment ${seconds(mean(col.env_s))}`),
+    tile("turns", number(mean(col.turns), 2), "per episode"),
+    tile("tool calls", number(mean(col.tool_calls), 2), `per episode, ${number(mean(col.tool_errors), 2)} of them errors`),
+    tile("sampled tokens", number(col.sampled_tokens.reduce((a, b) => a + b, 0)), `${number(mean(col.sampled_tokens), 1)} per episode`),
+    tile("time", seconds(mean(col.policy_s)), `policy, per episode; environment ${seconds(mean(col.env_s))}`),
   ];
   for (const name of ["val/success", "val/reward"]) {
     const points = index.metrics.filter((line) => typeof line[name] === "number");
@@ -100,11 +100,11 @@ function reportPanels(report) {
     ["success", interval(report.success)], ["trainable share of tasks", number(report.trainable && report.trainable.share)],
     ["tokens in, out", `${number(report.prompt_tokens)}, ${number(report.completion_tokens)}`], ["cost", number(report.cost, 4)],
   ].filter((row) => row[1] !== ""));
-  panel("pass@k: one of k succeeds; pass^k: all do", ["k", "pass@k", "pass^k", "tasks"],
+  panel("pass@k: at least one of k succeeds; pass^k: all succeed", ["k", "pass@k", "pass^k", "tasks"],
     (report.passes || []).map((row) => [number(row.k), number(row.at_least_one), number(row.all_of_them), number(row.tasks)]));
   panel("Tools", ["tool", "calls", "errors"], Object.entries(report.tools || {}).map(([name, one]) => [name, number(one.calls), number(one.errors)]));
-  panel("Tool errors", ["type", "times"], Object.entries(report.tool_errors || {}).map(([name, times]) => [name, number(times)]));
-  panel("Failures", ["stop reason", "times", "what happened"], (report.failures || []).map((one) => [one.stop_reason, number(one.count), one.detail]));
+  panel("Tool errors", ["type", "count"], Object.entries(report.tool_errors || {}).map(([name, times]) => [name, number(times)]));
+  panel("Failures", ["stop reason", "count", "details"], (report.failures || []).map((one) => [one.stop_reason, number(one.count), one.detail]));
   panel("Metrics of the environment", ["metric", "mean"], Object.entries(report.metrics || {}).map(([name, one]) => [name, number(one)]));
   return [...shown, el("div", "panels", panels)];
 }

@@ -1,16 +1,16 @@
-// An episode token by token, as it was trained: sampled tokens are trained (mask 1), those of the context are not.
+// An episode token by token, as it was trained: sampled tokens are trained (mask 1), context tokens are not.
 
 let shade = "mask";
 
 // How strongly a token is coloured, from 0 to 1, and in which colour.
 const SHADES = {
-  mask: { about: "Coloured tokens were sampled by the policy: the loss counts these and no others.", of: () => ["sampled", 0.35] },
+  mask: { about: "Coloured tokens were sampled by the policy. Only they count in the loss.", of: () => ["sampled", 0.35] },
   "log-probability": {
-    about: "The stronger the colour, the less likely the policy found the token it sampled: none at p = 1, full at p = 0.05 or less.",
+    about: "The stronger the colour, the less likely the sampled token was under the policy: no colour at p = 1, full at p = 0.05 or less.",
     of: (token) => ["surprise", Math.min(1, -token.logprob / 3)],
   },
   advantage: {
-    about: "Green tokens were made more likely and red ones less, in proportion to the advantage of the episode (full at 2 or more).",
+    about: "Green tokens were made more likely and red ones less, in proportion to the episode's advantage (full colour at 2 or more).",
     of: (token) => [token.advantage > 0 ? "gain" : "loss", Math.min(1, Math.abs(token.advantage) / 2)],
   },
 };
@@ -28,8 +28,8 @@ function tokenView(episode, turns) {
   const view = el("div", "tokens");
   turns.forEach((turn, place) => {
     if (!turn) return;
-    const facts = [`turn ${place + 1}`, `${turn.context_ids.length} context`, `${turn.completion_ids.length} sampled`, `ended by ${turn.finish_reason}`, `weights after ${turn.policy_version} updates`];
-    const starts = place > 0 && !turn.extends ? el("p", "notice", "The history was rewritten: a new training row begins here.") : "";
+    const facts = [`turn ${place + 1}`, `${turn.context_ids.length} context`, `${turn.completion_ids.length} sampled`, `ended by ${turn.finish_reason}`, `sampled after ${turn.policy_version} weight updates`];
+    const starts = place > 0 && !turn.extends ? el("p", "notice", "The history was rewritten: a new training row starts here.") : "";
     const text = el("div", "token-text");
     for (const id of turn.context_ids) text.append(tokenSpan(spans, { id, mask: 0 }));
     turn.completion_ids.forEach((id, at) => text.append(tokenSpan(spans, { id, mask: 1, logprob: turn.logprobs[at], advantage })));
@@ -50,7 +50,7 @@ function tokenView(episode, turns) {
   function paint(name) {
     shade = name;
     for (const choice of choices) choice.setAttribute("aria-pressed", String(choice.textContent === name));
-    about.textContent = SHADES[name].about + (trained === false ? " This episode was not trained: its group scores alike." : "");
+    about.textContent = SHADES[name].about + (trained === false ? " This episode was not trained: all rewards of its group are equal." : "");
     for (const { span, token } of spans) {
       if (!token.mask) continue;
       const [style, strength] = SHADES[name].of(token);

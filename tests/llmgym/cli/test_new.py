@@ -91,14 +91,14 @@ def test_names_of_classes(name, expected):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("MyEnv", "must be one of a Python module, such as my_env: a lowercase letter, .* got 'MyEnv'"),
+        ("MyEnv", "must be a Python module name, such as my_env: a lowercase letter, .* got 'MyEnv'"),
         ("my-env", "got 'my-env'"),
         ("../my_env", "got '../my_env'"),
         ("class", "got 'class'"),
         ("", "got ''"),
-        ("json", "'json' is the name of a module already; choose another, such as json_env"),
-        ("there", "there' is there already"),
-        ("a" * 65, "64 characters at most, and no keyword; got 'aaa"),
+        ("json", "'json' is already the name of a module; choose another, such as json_env"),
+        ("there", "there' exists already"),
+        ("a" * 65, "at most 64 characters, and not a keyword; got 'aaa"),
         ("mastermind", "makes the id Mastermind-v0 and the class MastermindEnv, and llmgym has one"),
         ("tool_env", "the class ToolEnv, and llmgym has one of that name; choose another, such as my_tool_env"),
     ],
@@ -110,9 +110,9 @@ def test_a_bad_name_is_refused_before_anything_is_written(name, said, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file/never_made' cannot be made \(Not a directory\)"):
+    with pytest.raises(ConfigError, match=r"file/never_made' cannot be created \(Not a directory\)"):
         write_environment("never_made", tmp_path / "file")
 
 

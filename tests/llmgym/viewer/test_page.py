@@ -240,9 +240,11 @@ def test_steps_are_counted_as_in_the_metrics(browser, tmp_path):
     def tips(title, shape):
         """The labels under the pointer on a chart, from left to right."""
         return browser.evaluate(
-            f"(() => {{ const chart = [...document.querySelectorAll('figure')].find((one) => one.querySelector('b').textContent === {title!r});"
+            "(() => { const chart = [...document.querySelectorAll('figure')]"
+            f".find((one) => one.querySelector('b').textContent === {title!r});"
             f"return [...chart.querySelectorAll({shape!r})].map((one) => {{ const box = one.getBoundingClientRect();"
-            "one.dispatchEvent(new MouseEvent('mousemove', {bubbles: true, clientX: box.x + box.width / 2, clientY: box.y + 1}));"
+            "const place = {clientX: box.x + box.width / 2, clientY: box.y + 1};"
+            "one.dispatchEvent(new MouseEvent('mousemove', {bubbles: true, ...place}));"
             "return document.querySelector('#tip').textContent; }); })()"
         )
 
@@ -285,7 +287,8 @@ def test_what_a_filter_removes_is_shown_no_longer(browser, tmp_path):
     assert texts(browser, ".row") == []
     browser.click("#filter-tokens")
     browser.evaluate(
-        "(() => { const one = document.querySelector('#filter-text'); one.value = ''; one.dispatchEvent(new Event('input')); })()"
+        "(() => { const one = document.querySelector('#filter-text'); one.value = '';"
+        "one.dispatchEvent(new Event('input')); })()"
     )
     browser.wait("document.querySelector('#detail .id')?.textContent === 'fern'")
     assert_quiet(browser)

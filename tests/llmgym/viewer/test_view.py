@@ -1,4 +1,4 @@
-"""The data of the page and the file around it. What a browser makes of it is in test_viewer_page.py."""
+"""The data of the page and the file around it. What a browser makes of it is in test_page.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmgym.episode import StopReason
 from llmgym.errors import ConfigError, RecordError
 from llmgym.records import write_episodes
 from llmgym.viewer import write_view
-from llmgym.viewer.collect import collect, spread_evenly
+from llmgym.viewer.collect import collect, evenly_spaced
 from llmgym.viewer.sources import find_source
 
 
@@ -102,8 +102,8 @@ def test_tokens_are_shown_without_differing_groups_too(tmp_path):
     ("length", "count", "places"),
     [(3, 5, [0, 1, 2]), (5, 0, []), (5, 1, [4]), (5, 2, [0, 4]), (9, 3, [0, 4, 8]), (0, 4, [])],
 )
-def test_places_spread_evenly(length, count, places):
-    assert spread_evenly(length, count) == places
+def test_places_evenly_spaced(length, count, places):
+    assert evenly_spaced(length, count) == places
 
 
 def test_a_run_too_large_leaves_out_conversations_evenly_and_no_episode(tmp_path):
@@ -148,8 +148,8 @@ def test_turns_show_advantages_of_their_own(tmp_path):
 def test_what_json_or_utf8_cannot_hold_is_shown_all_the_same(tmp_path):
     odd = episode("a", answer="half \ud83d of a pair, line\u2028separator, 数", reward=1.0)
     odd.metrics = {"loss": float("nan"), "best": float("inf")}
-    odd.initial_messages = ["no message", {"role": "user", "content": ["a list"]}, {"role": 7}]  # type: ignore[list-item]
-    odd.turns[0].message = {"role": "assistant", "content": "", "tool_calls": ["no call", {"function": 3}]}  # type: ignore[list-item]
+    odd.initial_messages = ["no message", {"role": "user", "content": ["a list"]}, {"role": 7}]
+    odd.turns[0].message = {"role": "assistant", "content": "", "tool_calls": ["no call", {"function": 3}]}
     odd.turns.append(Turn(raw_text="<tool_call>", failure="cut"))
     write_episodes(tmp_path / "e.jsonl", [odd])
     data, index = data_of(tmp_path / "e.jsonl")
@@ -253,9 +253,17 @@ def test_a_stop_reason_is_a_name_of_the_enumeration(tmp_path):
     assert index["columns"]["stop"] == list(range(len(StopReason)))
 
 
-def test_groups_without_spread_fill_what_is_left_of_the_token_views(tmp_path):
+def test_groups_of_equal_rewards_fill_the_rest_of_the_token_views(tmp_path):
     alike = [episode("a", index, reward=1.0, tokens=True, phase="train0", step=0) for index in (0, 1)]
     differing = [episode("b", index, reward=float(index), tokens=True, phase="train0", step=0) for index in (0, 1)]
     write_episodes(tmp_path / "e.jsonl", [*alike, *differing])
     assert list(data_of(tmp_path / "e.jsonl", 3)[0].tokens) == ["2", "3"]
     assert list(data_of(tmp_path / "e.jsonl", 4)[0].tokens) == ["0", "1", "2", "3"]
+
+
+def test_a_failed_call_is_marked_with_its_error_type(tmp_path):
+    named, marked, good = episode("a", result="no such key"), episode("b", result="tool_error: no"), episode("c")
+    named.turns[0].tool_errors = {"call_0": "KeyError"}
+    write_episodes(tmp_path / "e.jsonl", [named, marked, good])
+    bodies = unpack(data_of(tmp_path / "e.jsonl")[0].chunks["0"])
+    assert [body["turns"][0]["observation"][0].get("error") for body in bodies] == ["KeyError", "tool_error", None]
