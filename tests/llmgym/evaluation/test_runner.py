@@ -448,6 +448,7 @@ print(report.episodes)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_repeating_an_episode(tmp_path):
     (tmp_path / "my_env.py").write_text(
         "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"
@@ -512,6 +513,7 @@ def test_resume_takes_the_same_settings_only(settings, named):
 # -- two processes in one folder ----------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_and_a_dead_process_does_not_block_it(tmp_path):
     (tmp_path / "my_env.py").write_text(
         "import llmgym\nclass MyEnv(llmgym.ToolEnv):\n    async def score(self, message): return 1.0\n"

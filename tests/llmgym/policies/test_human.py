@@ -1,4 +1,4 @@
-"""A person's turn, scripted: forms, answers, leaving, the record."""
+"""A person's turn, scripted: forms, answers, leaving."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ import signal
 
 import pytest
 
-import llmgym
 from llmgym import (
     Env,
     StepResult,
     StopReason,
     Task,
     ToolEnv,
-    compare_replay,
-    read_episodes,
-    replay,
     run_episode,
     tool,
 )
-from llmgym.cli import main as cli
 from llmgym.policies.human import HumanPolicy, read_value, terminal_input
 
 
@@ -128,15 +123,6 @@ def test_leaving_ends_the_episode_as_one_that_says_nothing(lines, detail):
     assert episode.turns == []
 
 
-def test_the_command_says_plainly_that_the_player_left_and_nothing_twice(monkeypatch, tmp_path, capsys):
-    lines = iter(["teal", "/quit"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    assert cli.main(["play", "Mastermind-v0", "--out", str(tmp_path / "left.jsonl")]) == 0
-    text = capsys.readouterr().out
-    assert text.count("[user] no guess") == 1
-    assert "\nreward 0, stopped: the player left\n" in text
-
-
 def test_control_characters_of_an_environment_do_not_reach_the_terminal():
     _, shown = play(["/orders", "done"])
     assert "[tool orders] none\\x1b[2J" in shown
@@ -185,30 +171,6 @@ def test_a_line_becomes_the_value_its_schema_asks_for(line, schema, value):
     read = read_value(line, schema)
     assert read == value
     assert type(read) is type(value)
-
-
-def test_the_command_records_what_can_be_replayed_and_viewed(monkeypatch, tmp_path, capsys):
-    task = llmgym.tasks("ToolUseGame-v0", "val")[2]
-    lines = iter(["/lookup", next(iter(task.metadata["facts"])), str(task.target)])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    out = tmp_path / "mine.jsonl"
-    assert cli.main(["play", "ToolUseGame-v0", "--split", "val", "--task", "2", "--out", str(out)]) == 0
-    (episode,) = read_episodes(out)
-    assert (episode.task, episode.env_id, episode.provenance["policy"]) == (task, "ToolUseGame-v0", "human")
-    assert len(episode.turns) == 2
-    text = capsys.readouterr().out
-    assert f"reward {episode.reward:g}, stopped: terminated" in text
-    assert f"target: {task.target}" in text
-    make = llmgym.registry.find("ToolUseGame-v0").make_env
-    assert compare_replay(episode, asyncio.run(replay(episode, make))) == []
-    assert cli.main(["view", str(out)]) == 0
-    assert (tmp_path / "mine.html").is_file()
-
-
-@pytest.mark.parametrize("task", ["99999", "-1", "no-such-id"])
-def test_a_task_that_is_not_there_is_refused(task, capsys):
-    assert cli.main(["play", "ToolUseGame-v0", f"--task={task}"]) == 2
-    assert repr(task) in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_input_and_leaves_the_handler_as_it_was(monkeypatch):

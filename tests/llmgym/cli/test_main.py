@@ -85,7 +85,10 @@ def test_an_unknown_command_is_refused_with_the_nearest(capsys):
     assert err.endswith("Did you mean 'eval'?\n")
 
 
-@pytest.mark.parametrize("command", list(cli._COMMANDS))
+IMPORTS_TORCH = [pytest.param(name, marks=pytest.mark.slow) for name in ("train", "sft")]
+
+
+@pytest.mark.parametrize("command", [*IMPORTS_TORCH, "check", "eval", "export", "view", "new", "play", "list"])
 def test_every_command_has_a_help_page(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, "--help"])
@@ -140,6 +143,7 @@ def test_train_without_the_trainer_says_what_to_install(monkeypatch, capsys, mis
     assert "json" not in err
 
 
+@pytest.mark.slow
 def test_the_commands_stay_light():
     code = """
 import sys
