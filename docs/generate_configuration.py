@@ -8,7 +8,7 @@ import trl
 
 from llmgym import EvalConfig
 from llmgym._util.settings import markdown_table
-from llmgym_trainer.config import DERIVED, REFUSED, GRPOConfig
+from llmgym_trainer.config import DERIVED, LOSS_TYPES, OTHER_LOSS_TYPES, REFUSED, GRPOConfig
 from llmgym_trainer.sft.config import SFTConfig
 
 
@@ -38,6 +38,15 @@ def pages() -> dict[str, str]:
         "Without effect as long as `use_vllm` is refused: " + ", ".join(f"`{name}`" for name in idle) + ".",
         f"## Training: passed on to transformers {transformers.__version__}",
         markdown_table(GRPOConfig, [name for name in passed if name in trainers]),
+        "## Loss types",
+        "What the sum over the trained tokens of a step is divided by; [Rules](rules.md#the-loss) explains it.",
+        _rows(
+            ("`loss_type`", "here"),
+            (
+                *((f"`{name}`", text) for name, text in LOSS_TYPES.items()),
+                *((f"`{name}`", f"refused: {why}") for name, why in OTHER_LOSS_TYPES.items()),
+            ),
+        ),
         "## Derived",
         "These follow from settings above. Setting one is an error that names the other.",
         _rows(("setting", "set instead"), ((f"`{name}`", ours) for name, ours in DERIVED.items())),

@@ -86,7 +86,7 @@ LOSS_TYPES = {
     "bnpo": "as dapo: the step is one batch, however many micro-batches it takes",
     "grpo": "mean over episodes of the mean over the episode's trained tokens",
     "dr_grpo": "sum over trained tokens / (episodes x max_model_length)",
-    "luspo": "sum over trained tokens / episodes: a long episode weighs more, however many rows it became (TRL's "
+    "luspo": "sum over trained tokens / episodes: a long episode weighs more, however many rows it has (TRL's "
     "advice on importance_sampling_level changes nothing at a ratio of 1)",
 }
 """Loss types that train correctly on rows that vary in number, and their denominator."""
