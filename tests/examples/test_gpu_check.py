@@ -8,6 +8,7 @@ import torch
 GPU_CHECK = Path(__file__).parents[2] / "examples" / "gpu_check.py"
 
 
+@pytest.mark.slow
 def test_the_form_for_a_cpu(capsys):
     torch.set_num_threads(1)
     assert runpy.run_path(str(GPU_CHECK))["main"](["--cpu"]) == 0

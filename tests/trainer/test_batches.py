@@ -284,6 +284,7 @@ def two(model_dir, tmp_path_factory):
     return [json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.slow
 def test_processes_do_equal_work_when_groups_are_replaced(two):
     first, second = (found["work"] for found in two)
     assert first[0] == second[0] == 2  # groups, after three rounds on the second process
@@ -292,6 +293,7 @@ def test_processes_do_equal_work_when_groups_are_replaced(two):
     assert first[2] == second[2] > 1  # forward passes
 
 
+@pytest.mark.slow
 def test_gradients_of_two_processes_equal_a_plain_loss(two):
     first, second = ({case: entry for case, entry in found.items() if case != "work"} for found in two)
     assert len(first) == 4 * len(LOSS_TYPES)

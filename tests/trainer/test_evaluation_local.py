@@ -26,7 +26,7 @@ def test_a_model_directory(model_dir, tmp_path):
     }
     report = run_and_report(LetterEnv, **settings, out=tmp_path / "one")
     sampled = tokens(tmp_path / "one")
-    assert (report.episodes, report.lost, report.stopped) == (6, 0, None)
+    assert (report.episodes, report.failed, report.stopped) == (6, 0, None)
     assert report.policy == str(model_dir)
     assert report.completion_tokens == sum(len(ids) for turns in sampled.values() for ids in turns)
     assert report.turns_without_usage == 0

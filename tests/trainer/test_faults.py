@@ -105,14 +105,14 @@ class ToolKillsItsProcess(FaultyEnv):
         (StepRaises, "error", "step raised OSError: the database is gone", True),
         (ScoreIsNan, "error", "StepResult.reward must be a finite number, got nan", True),
         (CloseRaises, "terminated", "", False),
-        (ToolHangs, "timeout", "step exceeded env_timeout_s=8.0", False),
+        pytest.param(ToolHangs, "timeout", "step exceeded env_timeout_s=3.0", False, marks=pytest.mark.slow),
         (ToolFloods, "context_overflow", "max_model_length=160", False),
         (ToolKillsItsProcess, "error", "the tool's process died (SIGKILL)", True),
     ],
 )
 def test_the_run_goes_on_and_every_episode_is_recorded(model_dir, tmp_path, env, reason, detail, retried):
     env.made = NONE_YET
-    result = train(model_dir, tmp_path, env, **({"env_timeout_s": 8.0} if env is ToolHangs else {}))
+    result = train(model_dir, tmp_path, env, **({"env_timeout_s": 3.0} if env is ToolHangs else {}))
     assert result.steps == 2
     first, second = records(result.run_dir, 0), records(result.run_dir, 1)
     assert (len(first), len(second)) == (8 + 2 * retried, 8)
@@ -412,7 +412,9 @@ def test_a_disk_that_is_full_while_episodes_are_written(model_dir, tmp_path, mon
                 (tmp_path / "a" / "episodes" / "train-000001.jsonl").symlink_to("/dev/full")
             return await super().step(message)
 
-    monkeypatch.setattr(llmgym.records.EpisodeWriter, "_mend", lambda self: None)  # it would read /dev/full to its end
+    monkeypatch.setattr(
+        llmgym.records.EpisodeWriter, "_repair", lambda self: None
+    )  # it would read /dev/full to its end
     with pytest.raises(RunFolderError, match=r"cannot write the records.*No space left.*--resume .*/a"):
         train(model_dir, tmp_path, Filling, num_steps=3)
     monkeypatch.undo()

@@ -150,6 +150,7 @@ def stop_in(phase, number, monkeypatch):
     return Env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_run_stops_in_order_in_every_phase_and_goes_on(model_dir, tmp_path, monkeypatch, phase, number):
@@ -211,7 +212,7 @@ class Env(LetterEnv):
 
     async def close(self):
         if self.number > 8:
-            await asyncio.sleep(2)
+            await asyncio.sleep(0.5)
             with open("closed.txt", "a") as file:
                 file.write("x")
 
@@ -263,6 +264,7 @@ def run_and_interrupt(tmp_path, model_dir, where):
     return process.returncode, "".join(output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["rollout", "backward"])
 def test_ctrl_c_saves_the_last_whole_step_and_says_where(tmp_path, model_dir, where):
     status, output = run_and_interrupt(tmp_path, model_dir, where)
@@ -279,6 +281,7 @@ def test_ctrl_c_saves_the_last_whole_step_and_says_where(tmp_path, model_dir, wh
     assert (tmp_path / "closed.txt").read_text() == "x" * 8
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_quits(tmp_path, model_dir):
     status, output = run_and_interrupt(tmp_path, model_dir, "twice")
     assert status == -signal.SIGINT, output

@@ -16,6 +16,8 @@ from llmgym.cli.main import main
 from llmgym_trainer import train as train_module
 from llmgym_trainer.runs.folder import read_metrics
 
+pytestmark = pytest.mark.slow
+
 MERGE = Path(__file__).parents[2] / "examples" / "merge_adapter.py"
 PRECISIONS = {"bf16": ["--bf16", "--gradient-checkpointing"], "fp32": []}
 

@@ -121,6 +121,7 @@ def served(said_model: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_transformers_serve_hides_what_it_cannot_parse(by_ids, said_model, served):
     episodes = play_all(HostedSource(str(said_model), served, temperature=0.0, retries=QUICK))
     assert differing(by_ids, episodes) == {
@@ -135,6 +136,7 @@ def test_transformers_serve_hides_what_it_cannot_parse(by_ids, said_model, serve
     assert episodes["good"].stop_reason is StopReason.TERMINATED
 
 
+@pytest.mark.slow
 def test_an_evaluation_against_transformers_serve(said_model, served, tmp_path, monkeypatch):
     """The whole runner: what the server hides shows in the report as it does in the episodes above."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

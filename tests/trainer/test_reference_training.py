@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -39,6 +40,7 @@ train_multi_turn(
 """
 
 
+@pytest.mark.slow
 def test_the_reference_training_call_takes_an_optimizer_step_on_the_tiny_model(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(CALL)
     environment = {**os.environ, "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}

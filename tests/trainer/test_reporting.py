@@ -95,6 +95,7 @@ def logged(run):
             yield {name: value for name, value in items.items() if not name.startswith("_")}
 
 
+@pytest.mark.slow
 def test_weights_and_biases_gets_the_metrics_and_conversations_of_every_step(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -62,6 +62,7 @@ def lines(run_dir):
     return [{k: v for k, v in line.items() if not k.startswith(NOT_COMPARED)} for line in read_metrics(run_dir)]
 
 
+@pytest.mark.slow
 def test_six_steps_equal_three_and_three_more_after_kill_9(model_dir, tmp_path):
     assert in_a_process(model_dir, tmp_path, "rollout", "start", 1) == -signal.SIGKILL
     killed = tmp_path / "killed"
@@ -95,6 +96,7 @@ def test_six_steps_equal_three_and_three_more_after_kill_9(model_dir, tmp_path):
     assert [line["step"] for line in read_metrics(killed / "abandoned/1")] == [3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peft", [None, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")])
 def test_a_finished_run_goes_on_when_it_gets_more_steps(model_dir, tmp_path, peft):
     def train(name, steps, resume=None):
@@ -173,6 +175,7 @@ def stop_when(trainer, now):
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("later", "best"), [([0.5, 0.7], 1), ([0.5, 0.95], 4)])
 def test_the_best_checkpoint_survives_a_resume(model_dir, tmp_path, monkeypatch, later, best):
     rewards = [0.2, 0.9, 0.4, *later]
@@ -207,6 +210,7 @@ def test_the_best_checkpoint_survives_a_resume(model_dir, tmp_path, monkeypatch,
     assert sorted(path.name for path in where.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-4"]
 
 
+@pytest.mark.slow
 def test_metrics_between_two_lines_are_kept(model_dir, tmp_path, monkeypatch):
     def train(name, resume=None):
         changes = {"run_name": name, "num_steps": 4, "save_steps": 1, "logging_steps": 2, "deterministic": True}
@@ -295,7 +299,7 @@ def test_a_disk_that_is_full_when_a_run_goes_on(model_dir, tmp_path, monkeypatch
     before = (run / "config.yaml").read_text()
     monkeypatch.setattr("llmgym._util.files.os.replace", full)
     again = config.replace(resume_from_checkpoint=str(run / "checkpoint-1"), num_steps=3)
-    with pytest.raises(RunFolderError, match=r"No space left.*MiB are free there. Make room, then go on"):
+    with pytest.raises(RunFolderError, match=r"No space left.*MiB are free there. Free some space, then resume"):
         train_multi_turn(again, tasks=TASKS, env_factory=LetterEnv)
     assert (run / "config.yaml").read_text() == before
     assert not [*run.glob("*.tmp"), *run.glob("abandoned")]

@@ -79,6 +79,7 @@ def test_hub_weights_are_warmed_up_once_a_seed_and_load_again(monkeypatch, capsy
     assert Codec(tokenizer).probe().call_format == "hermes"
 
 
+@pytest.mark.slow
 @installed
 def test_the_packages_weights_load_save_and_answer(no_hub, tmp_path):
     model, tokenizer, source = smollm2.load_pretrained("compact")

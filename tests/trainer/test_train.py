@@ -103,6 +103,7 @@ def test_a_run_never_writes_into_another_ones_folder(run, model_dir):
     assert {path: path.read_bytes() for path in run.run_dir.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_does_not(model_dir, tmp_path):
     def metrics(name, **changes):
         result = train(model_dir, tmp_path, env=TalkEnv, val_tasks=TASKS[:2], num_steps=2, run_name=name, **changes)
@@ -235,6 +236,7 @@ with scripted():
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(model_dir, tmp_path):
     (tmp_path / "script.py").write_text(TWO.format(here=str(HERE), model=str(model_dir)))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]

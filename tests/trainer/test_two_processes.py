@@ -16,6 +16,8 @@ from llmgym_trainer.collection.collector import Group
 from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.runs.state import ABANDONED
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("two_processes.py")
 LIMIT_S = 500
 """A deadlock ends here. Alone on a core the run takes about 30 s."""
