@@ -1,9 +1,9 @@
-"""The difficulty table of an environment's page: how long its scripted expert's episodes are, level by level; and what a model scores.
+"""The difficulty table of an environment's page: the length of its expert's episodes by level, and a model's score.
 
     python benchmarks/difficulty.py Mastermind-v0
-    python benchmarks/difficulty.py Mastermind-v0 --model tiny       # what the built-in model of seed 1 scores after warm-up
-    python benchmarks/difficulty.py Mastermind-v0 --model tiny --right-steps 2500    # after so many steps on right episodes only
-    python benchmarks/difficulty.py Mastermind-v0 --model smollm2    # what SmolLM2-135M-Instruct scores as published
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny                     # the built-in model, seed 1, after SFT
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny --right-steps 2500  # the same after fewer steps of SFT
+    python benchmarks/difficulty.py Mastermind-v0 --model smollm2                  # SmolLM2-135M-Instruct as published
 
 Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: a word, a number, or what
 stands between them is one token. What a random policy scores is in the environment's tests.

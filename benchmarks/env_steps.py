@@ -6,9 +6,9 @@
 The first form compares the ways to play one environment, in steps a second. The second prints one Markdown table of all
 environments that ship, in episodes a second: the median, and in parentheses the least and the most of the repeats.
 
-Every way plays the same tasks with the same expert, and every way is run in every repeat, one after the other, so that a
-busy machine slows all of them alike; with `--all` so does every environment. A step is one assistant message; resets and
-the expert's own time count in all.
+Every way plays the same tasks with the same expert, and every way is run in every repeat, one after the other, so that
+a busy machine slows all of them alike; with `--all` so does every environment. A step is one assistant message; resets
+and the expert's own time count in all.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def print_steps(player: Player) -> None:
     for way, values in player.rates.items():
         median = statistics.median(values)
         print(
-            f"{way:40}{median:16,.0f}{min(values):9,.0f}{max(values):9,.0f}{median / reference:8.2f}{1e3 / median:11.3f}"
+            f"{way:40}{median:16,.0f}{min(values):9,.0f}{max(values):9,.0f}"
+            f"{median / reference:8.2f}{1e3 / median:11.3f}"
             f"{median / player.turns:12,.0f}"
         )
 

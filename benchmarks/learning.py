@@ -1,8 +1,8 @@
 """Measures that a built-in policy learns an environment, and does not learn from shuffled rewards.
 
 For each seed: warm the policy up from nothing (empty cache), score it on 200 level-1 test tasks at temperature 1,
-train it with the settings of ``llmgym train``, and score it again. The control is the same run with the rewards shuffled
-within their groups. Each run is a process of its own, so that its peak memory is its own.
+train it with the settings of ``llmgym train``, and score it again. The control is the same run with the rewards
+shuffled within their groups. Each run is a process of its own, so that its peak memory is its own.
 
     python benchmarks/learning.py --out docs/learning            # three seeds and three controls
     python benchmarks/learning.py --out docs/learning --plot     # draw the picture again from the figures
@@ -127,7 +127,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def plot_overview(folder: Path) -> None:
-    """Draw and print held-out success of the tiny model in every environment whose figures lie in or right below ``folder``."""
+    """Draw and print the tiny model's success in each environment with figures in or just below ``folder``."""
     from matplotlib.figure import Figure
 
     runs: dict[str, list[dict[str, Any]]] = {}

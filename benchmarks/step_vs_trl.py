@@ -478,8 +478,8 @@ def report(
     error = math.sqrt(2 * pooled * (1 - pooled) / settings.episodes_a_step)
     agree = abs(ours - theirs) <= 3 * error
     console.print(
-        f"Check: mean reward of the first step, same weights and tasks: {ours:.3f} and {theirs:.3f}, standard error of the "
-        f"difference {error:.3f} at most: {'they agree' if agree else 'THEY DO NOT AGREE'}.",
+        f"Check: mean reward of the first step, same weights and tasks: {ours:.3f} and {theirs:.3f}, standard "
+        f"error of the difference {error:.3f} at most: {'they agree' if agree else 'THEY DO NOT AGREE'}.",
         highlight=False,
     )
     stepped = all(first[side].weight_change > 0 for side in SIDES)
@@ -496,16 +496,18 @@ def _per_thousand(seconds: float, tokens: float) -> float:
 def explain(settings: Settings, threads: int) -> str:
     """What is the same and what differs, in words."""
     same = (
-        f"The same: the model in fp32 on the CPU, torch threads: {threads}; the tasks of each step ({settings.tasks_a_step} tasks "
-        f"x {settings.episodes} episodes, one optimizer step); prompts token for token; tool results; at most "
-        f"{settings.max_turns} assistant turns and {settings.max_model_length} tokens an episode; temperature 1; reward 1 or "
-        f"0; loss dapo; AdamW with learning rate {settings.learning_rate:g} falling linearly; no gradient checkpointing."
+        f"The same: the model in fp32 on the CPU, torch threads: {threads}; the tasks of each step "
+        f"({settings.tasks_a_step} tasks x {settings.episodes} episodes, one optimizer step); prompts token for "
+        f"token; tool results; at most {settings.max_turns} assistant turns and {settings.max_model_length} tokens "
+        f"an episode; temperature 1; reward 1 or 0; loss dapo; AdamW with learning rate {settings.learning_rate:g} "
+        "falling linearly; no gradient checkpointing."
     )
     split = (
-        "The three parts add up to the step. Sampling is the time of the rollout in which tokens are sampled, environment "
-        "the time in which none are: reset, tools and score. (llmgym plays all episodes at once, so that environments at "
-        "work beside the sampler cost nothing; it counts rendering and parsing as environment where no episode samples, TRL "
-        "as sampling.) Training and the rest is all other time: rows, forward, backward, optimizer, logs, records."
+        "The three parts add up to the step. Sampling is the time of the rollout in which tokens are sampled, "
+        "environment the time in which none are: reset, tools and score. (llmgym plays all episodes at once, so that "
+        "environments at work beside the sampler cost nothing; it counts rendering and parsing as environment "
+        "where no episode samples, TRL as sampling.) Training and the rest is all other time: rows, forward, "
+        "backward, optimizer, logs, records."
     )
     differs = (
         "Each side trains its own copy, so after the first step the two policies and what they sample differ.",

@@ -1,8 +1,8 @@
-"""Does training with LoRA work on this machine's GPU, and how fast is it? Needs no model hub, no data and no other file.
+"""Does training with LoRA work on this machine's GPU, and how fast is it? Needs no model hub and no other file.
 
-Builds a tokenizer and a random model of the Qwen3 architecture, teaches it the form of an episode, and trains an adapter
-with `train_multi_turn`: two steps in fp32, then some in bf16. It ends with status 1 when the sampler and the trainer
-disagree about the log-probabilities of what was sampled, or when nothing could be trained.
+Builds a tokenizer and a random model of the Qwen3 architecture, teaches it the form of an episode, and trains an
+adapter with `train_multi_turn`: two steps in fp32, then some in bf16. It ends with status 1 when the sampler and the
+trainer disagree about the log-probabilities of what was sampled, or when nothing could be trained.
 
     python examples/gpu_check.py          # one GPU, at most four minutes
     python examples/gpu_check.py --cpu    # the same code in small, a minute or two

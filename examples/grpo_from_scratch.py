@@ -1,4 +1,4 @@
-"""Multi-turn GRPO in one file, without TRL: environment -> codec and engine -> rows -> advantages -> loss -> backward().
+"""Multi-turn GRPO in one file without TRL: environment -> codec, engine -> rows -> advantages -> loss -> backward().
 
     python examples/grpo_from_scratch.py
 
@@ -100,7 +100,8 @@ class Player:
         return [episodes[i : i + episodes_per_task] for i in range(0, len(episodes), episodes_per_task)]
 
     async def _play_one(self, task: Task, index: int, key: str) -> Episode:
-        # Each episode has a generator of its own, so what it samples does not depend on which others are played beside it.
+        # Each episode has a generator of its own, so what it samples does not depend on which others are played beside
+        # it.
         policy = ModelPolicy(self.codec, self.engine, self.limits, key=key, rng=random.Random(f"{self.seed}/{key}"))
         return await run_episode(self.make_env(task), task, policy, self.limits, seed=self.seed, episode_index=index)
 

@@ -209,7 +209,8 @@ def _calls(calls: Any, call_id_prefix: str) -> list[ToolCall]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise MessageError(
-                f"a tool call looks like {{'id': ..., 'function': {{'name': ..., 'arguments': ...}}}}, got {_short(call)}"
+                f"a tool call looks like {{'id': ..., 'function': {{'name': ..., 'arguments': ...}}}}, got "
+                f"{_short(call)}"
             )
         arguments = function.get("arguments")
         if arguments is None:

@@ -63,8 +63,8 @@ class EnvEntry:
             except TypeError as error:
                 allowed = list(inspect.signature(source).parameters)[1:]
                 raise TaskError(
-                    f"the tasks of {self.id} take no such options ({error}); allowed are {', '.join(allowed) or 'none'}."
-                    f"{did_you_mean(next(iter(options), ''), allowed)}"
+                    f"the tasks of {self.id} take no such options ({error}); allowed are "
+                    f"{', '.join(allowed) or 'none'}.{did_you_mean(next(iter(options), ''), allowed)}"
                 ) from error
             found = source(split, **options)
         else:
@@ -73,7 +73,8 @@ class EnvEntry:
             by_split: Mapping[str, Sequence[Task]] = source if isinstance(source, Mapping) else {"train": source}
             if split not in tuple(by_split):
                 raise TaskError(
-                    f"{self.id} has no split {split!r:.80}; it has {', '.join(by_split)}.{did_you_mean(str(split), by_split)}"
+                    f"{self.id} has no split {split!r:.80}; it has "
+                    f"{', '.join(by_split)}.{did_you_mean(str(split), by_split)}"
                 )
             found = by_split[split]
         tasks = list(found)
@@ -141,7 +142,8 @@ def find(reference: str) -> EnvEntry:
             if inspect.isclass(value) and issubclass(value, bases) and not inspect.isabstract(value)
         ]
         raise UnknownEnvironmentError(
-            f"{where} has no environment {name!r}; it defines {', '.join(classes) or 'none'}.{did_you_mean(name, classes)}"
+            f"{where} has no environment {name!r}; it defines "
+            f"{', '.join(classes) or 'none'}.{did_you_mean(name, classes)}"
         )
     raise UnknownEnvironmentError(
         f"unknown environment {reference!r}; registered are {', '.join(registered_ids())}, or write "

@@ -156,7 +156,7 @@ def _cancelled_from_outside(error: BaseException) -> bool:
 
 
 def _ends_more_than_the_episode(error: BaseException) -> bool:
-    """What an environment must not swallow. SystemExit is none: a library that gives up ends its episode, not the run."""
+    """What an environment must not swallow. Not SystemExit: a library that exits ends its episode, not the run."""
     return isinstance(error, (KeyboardInterrupt, GeneratorExit)) or _cancelled_from_outside(error)
 
 

@@ -16,7 +16,7 @@ from llmgym.errors import ConfigError, LLMGymError
 
 
 class ScorerError(LLMGymError):
-    """A scorer gave no usable score. Raised in ``score`` or ``step``, it makes the episode an ERROR, which is retried."""
+    """A scorer gave no usable score. Raised in ``score`` or ``step`` it makes the episode an ERROR, to be retried."""
 
 
 class CachedScorer:

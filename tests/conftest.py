@@ -29,7 +29,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of a model of two layers that says a few letters a turn, with its tokenizer and the compact template."""
+    """Directory of a two-layer model that says a few letters a turn, with its tokenizer and the compact template."""
     from toys import build_llama, build_tokenizer, teach_to_stop
 
     path = tmp_path_factory.mktemp("model")

@@ -84,7 +84,8 @@ def write_training_run(path: Path) -> Path:
         return [
             episode(
                 task_id, index, reward=reward, tokens=True, phase="train0", step=step, attempt=0, trained=trained,
-                shaped_reward=reward, advantage=(0.7 if reward else -0.7) if trained else 0.0, prompt=f"What is {task_id}?", **more,
+                shaped_reward=reward, advantage=(0.7 if reward else -0.7) if trained else 0.0,
+                prompt=f"What is {task_id}?", **more,
             )
             for index, reward in enumerate(rewards)
         ]  # fmt: skip

@@ -46,7 +46,8 @@ def run_sync(coroutine: Coroutine[Any, Any, T], *, blocked_after_s: float = BLOC
 
     Args:
         coroutine: What to run.
-        blocked_after_s: Seconds without a sign of life of the loop before that warning, which comes within twice the time.
+        blocked_after_s: Seconds without a sign of life of the loop before that warning, which comes within twice the
+            time.
 
     Raises:
         RuntimeError: Called from a coroutine on the background loop itself, which would wait for ever, or while
@@ -84,9 +85,9 @@ def _watched_result(
             return future.result()
         if asked is not None and not asked.is_set():
             logger.warning(
-                "the event loop, and with it every episode and time limit, has stood still for %g s in %s. Make blocking code "
-                "a synchronous tool, which gets a thread, call it with asyncio.to_thread, or make it a @tool(isolated=True), "
-                "which can be ended",
+                "the event loop, and with it every episode and time limit, has stood still for %g s in %s. Make "
+                "blocking code a synchronous tool, which gets a thread, call it with asyncio.to_thread, or make it a "
+                "@tool(isolated=True), which can be ended",
                 blocked_after_s,
                 _where(thread),
             )

@@ -1,7 +1,7 @@
 """Settings as dataclasses: a field's help text, type and bounds give its validation, option, conversion and page.
 
-A dataclass writes each setting once, with :func:`setting`. From that follow :func:`check` (values), :func:`parse` (texts
-of YAML and of a command line), :func:`add_options` (one option a field, all of them in ``--help``) and
+A dataclass writes each setting once, with :func:`setting`. From that follow :func:`check` (values), :func:`parse`
+(texts of YAML and of a command line), :func:`add_options` (one option a field, all of them in ``--help``) and
 :func:`markdown_table`. Fields of other libraries take part when their ``metadata`` holds a ``"help"`` text, as those of
 ``trl.GRPOConfig`` do; of such a text only the first sentence is shown.
 """

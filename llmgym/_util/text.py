@@ -28,7 +28,7 @@ def first_difference(old: str, new: str, width: int = 100) -> tuple[str, str]:
 
 
 def describe_message(message: Message) -> tuple[str, str]:
-    """Title (``"tool lookup"``) and text of a message, safe for a terminal; reasoning first, calls as ``name(json)``."""
+    """Title (``"tool lookup"``) and text of a message, safe for a terminal; calls are ``name(json)``."""
     title = f"{message['role']} {message.get('name', '')}".rstrip()
     lines = [f"(reasoning) {message['reasoning_content']}"] if message.get("reasoning_content") else []
     lines += [message["content"]] if message.get("content") else []

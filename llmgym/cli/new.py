@@ -19,8 +19,8 @@ def main(argv: Sequence[str]) -> int:
     """Run ``llmgym new`` and return 0."""
     parser = CommandParser(
         prog="llmgym new",
-        description="Scaffold an environment with tests and docs in a new folder. It passes llmgym check and pytest as it "
-        "is; then make it yours.",
+        description="Scaffold an environment with tests and docs in a new folder. It passes llmgym check and pytest "
+        "unchanged; then make it yours.",
     )
     about = "name of the folder and the module; my_env gives the class MyEnv and the id My-v0"
     parser.add_argument("name", metavar="NAME", help=about)

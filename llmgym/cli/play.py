@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--tasks", metavar="JSONL", help="tasks from a file, instead of the environment's own")
     parser.add_argument("--task", default="0", metavar="N", help="number or id of the task (default 0, the first)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the environment (default 0)")
-    parser.add_argument("--max-turns", type=int, default=EpisodeLimits().max_turns, metavar="N", help="your turns, at most")  # fmt: skip
+    turns = EpisodeLimits().max_turns
+    parser.add_argument("--max-turns", type=int, default=turns, metavar="N", help="your turns, at most")
     parser.add_argument("--out", metavar="JSONL", help="file to append the episode to (default runs/play-<time>.jsonl)")
     options = parser.parse_args(argv)
     entry = find(options.env)

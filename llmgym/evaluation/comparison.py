@@ -36,7 +36,8 @@ def compare_reports(first: Report, second: Report, *, seed: int = 0) -> Comparis
     """Compare two evaluations task by task.
 
     The task is the unit, because its episodes are not independent: its mean reward in one report is paired with that in
-    the other. The test is :func:`llmgym.evaluation.statistics.sign_flip_test`, the interval Student's t over the differences.
+    the other. The test is :func:`llmgym.evaluation.statistics.sign_flip_test`, the interval Student's t over the
+    differences.
 
     Args:
         seed: Of the random signs, where there are too many tasks to try all.

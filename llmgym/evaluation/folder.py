@@ -57,8 +57,8 @@ class EvaluationFolder:
         """Hold the folder against other processes; write the settings, or hold them against those that are there.
 
         Raises:
-            ConfigError: Another process has it or has filled it meanwhile, it cannot be written, or the evaluation there
-                ran with other settings.
+            ConfigError: Another process has it or has filled it meanwhile, it cannot be written, or the evaluation
+                there ran with other settings.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -258,8 +258,8 @@ def load_report(path: str | Path) -> Report:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(
-            f"{str(file)!r} is no report of this version ({first['loc']} {first['msg']}); llmgym eval with --resume writes "
-            "it again from the recorded episodes"
+            f"{str(file)!r} is no report of this version ({first['loc']} {first['msg']}); llmgym eval with "
+            "--resume writes it again from the recorded episodes"
         ) from error
 
 

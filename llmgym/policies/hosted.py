@@ -2,10 +2,11 @@
 
 What becomes of an answer, in the order of the checks:
 
-1. No connection, a timeout, HTTP 408, 409, 429 or 5xx, or a body that is no chat completion: asked again after a growing
-   wait (``Retry-After`` is honoured), a bounded number of times. Then the endpoint is lost. Only the request has failed,
-   and its episode is an ERROR, when the endpoint answered others meanwhile, and after a timeout or HTTP 500 (some
-   servers answer so to a reply of the model that they cannot parse), unless it is the third such request in a row.
+1. No connection, a timeout, HTTP 408, 409, 429 or 5xx, or a body that is no chat completion: asked again after a
+   growing wait (``Retry-After`` is honoured), a bounded number of times. Then the endpoint is lost. Only the request
+   has failed, and its episode is an ERROR, when the endpoint answered others meanwhile, and after a timeout or HTTP 500
+   (some servers answer so to a reply of the model that they cannot parse), unless it is the third such request in a
+   row.
 2. An error text on the context length: CONTEXT_OVERFLOW. One on filtered content: PARSE_FAILURE.
 3. HTTP 401, 402, 404, 405, a spent quota, or, before any answer, a web page in place of one or an error text on tools:
    the endpoint is lost at once.

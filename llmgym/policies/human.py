@@ -66,7 +66,8 @@ class HumanPolicy(Policy):
             arguments = None if spec is None else self._fill_in(spec)
             if spec is not None and arguments is not None:
                 call = {"name": spec["function"]["name"], "arguments": json.dumps(arguments)}
-                return {"role": "assistant", "content": "", "tool_calls": [{"id": "", "type": "function", "function": call}]}  # type: ignore[typeddict-item]  # fmt: skip
+                calls = [{"id": "", "type": "function", "function": call}]
+                return {"role": "assistant", "content": "", "tool_calls": calls}  # type: ignore[typeddict-item]
 
     def _find(self, name: str, tool_specs: list[ToolSpec]) -> ToolSpec | None:
         """The tool of that name, or the only one whose name begins with it; else list the tools."""

@@ -1,4 +1,4 @@
-"""What README and docs/ show is run here: the guide from an empty file to a green check, records, every command line."""
+"""What README and docs/ show is run here: the guide from an empty file to a green check, records, command lines."""
 
 from __future__ import annotations
 

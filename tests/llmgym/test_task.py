@@ -61,7 +61,7 @@ def test_a_file_written_by_hand(tmp_path):
     [
         (
             " What is 2 + 3?",
-            r"""tasks.jsonl:2: 'What is 2 \+ 3\?' is no JSON \(Expecting value, column 2\); a line looks like {"prompt": "What """,
+            r"""tasks.jsonl:2: 'What is 2 \+ 3\?' is no JSON \(Expecting value, column 2\); a line looks like """,
         ),
         ("{" + "x" * 100, r"tasks.jsonl:2: '{x{59}' is no JSON \(Expecting property name .*, column 2\)"),
         ("[" * 100_000, r"tasks.jsonl:2: '\[{60}' is no JSON \("),

@@ -1,4 +1,4 @@
-"""Ten raw completions that every kind of policy must read alike, an environment for them, and a model that says them."""
+"""Ten raw completions that every kind of policy must read alike, with an environment and a model that says them."""
 
 from __future__ import annotations
 

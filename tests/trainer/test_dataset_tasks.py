@@ -33,10 +33,18 @@ def test_rows_that_repeat_are_one_task():
 @pytest.mark.parametrize(
     ("rows", "columns", "text"),
     [
-        (ROWS, {"prompt": "questions"}, "no column 'questions'; it has question, answer, level, name. Did you mean 'question'?"),
+        (
+            ROWS,
+            {"prompt": "questions"},
+            "no column 'questions'; it has question, answer, level, name. Did you mean 'question'?",
+        ),
         (ROWS, {"prompt": "question", "target": "solution"}, "no column 'solution'"),
         (ROWS, {"prompt": "level"}, "row 0: column 'level' must hold text or one user message"),
-        ([{"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}], {}, "row 0: column 'prompt'"),
+        (
+            [{"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}],
+            {},
+            "row 0: column 'prompt'",
+        ),
         ([{"prompt": "a", "x": 1}, {"prompt": "b", "x": b"\x00"}], {"target": "x"}, "row 1: Task.target holds a bytes"),
         ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], {"id": "id"}, "two different tasks have the id '1'"),
         ([], {}, "the dataset has no rows"),

@@ -127,7 +127,8 @@ def test_samples_follow_the_models_distribution(model):
     with torch.no_grad():
         probabilities = torch.softmax(model(input_ids=torch.tensor([prompt(8)])).logits[0, -1], -1)
     counts = torch.bincount(torch.tensor([sample.ids[0] for sample in found]), minlength=VOCAB)
-    # Each count is binomial; five standard deviations hold for 60 of them but once in 30,000 seeds, and seeds are fixed.
+    # Each count is binomial; five standard deviations hold for 60 of them but once in 30,000 seeds, and seeds are
+    # fixed.
     allowed = 5 * (2000 * probabilities * (1 - probabilities)).sqrt() + 1
     assert ((counts - 2000 * probabilities).abs() < allowed).all()
 

@@ -483,8 +483,8 @@ def test_transformers_still_has_the_code_that_resuming_builds_on(name):
     source = inspect.getsource(getattr(transformers.Trainer, name))
     found = hashlib.sha256(source.encode()).hexdigest()[:16]
     assert found == PINNED_TRAINER[name], (
-        f"transformers {transformers.__version__} changed Trainer.{name}. Read what it saves, where, and in which order a "
-        f"resumed run reads it back (see llmgym_trainer/resume.py), then put {found!r} here."
+        f"transformers {transformers.__version__} changed Trainer.{name}. Read what it saves, where, and in which "
+        f"order a resumed run reads it back (see llmgym_trainer/resume.py), then put {found!r} here."
     )
 
 

@@ -72,7 +72,7 @@ def test_other_processes_write_their_episodes_only(tmp_path, capsys):
 
 
 def records(run):
-    """The records of an offline run. The file is a LevelDB log: blocks of 32 KiB, each piece with a header of 7 bytes."""
+    """The records of an offline run. The file is a LevelDB log: blocks of 32 KiB, pieces with 7 bytes of header."""
     (path,) = run.glob("wandb/offline-run-*/run-*.wandb")
     data, place, whole = path.read_bytes(), 7, b""
     while place + 7 <= len(data):

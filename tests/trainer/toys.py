@@ -1,5 +1,4 @@
-"""A tiny chat model built in seconds, an engine that says what a test tells it, small environments with a reward anybody
-can compute, and short runs."""
+"""A tiny chat model built in seconds, a scripted engine, small environments with simple rewards, and short runs."""
 
 from __future__ import annotations
 
@@ -253,7 +252,7 @@ def say_letters(key: str, turn: int, rng: random.Random) -> str:
 
 
 def scripted(say: Say = say_letters) -> contextlib.AbstractContextManager[None]:
-    """What is made in this block samples from a :class:`ScriptedEngine`. So does every test of the trainer by default."""
+    """What is made in this block samples from a :class:`ScriptedEngine`, as the trainer's tests do by default."""
     return _engines(lambda model, **_: ScriptedEngine(model, say))
 
 

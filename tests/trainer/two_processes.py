@@ -1,4 +1,4 @@
-"""A run on two processes with as uneven a load as there can be. Runs under ``accelerate launch``; see ``test_two_processes.py``.
+"""A run on two processes with a very uneven load, under ``accelerate launch``; see ``test_two_processes.py``.
 
 Arguments: model directory, folder of the runs, what trains ("all weights" or "adapter").
 

@@ -2,8 +2,8 @@
 
 Parameters are counted on a model built without storage, so they are exact for every architecture, shared weights and
 the adapter included. Activations are those of a decoder with a gated feed-forward layer and scaled dot-product
-attention; for another architecture they are a rough guide. A step samples first and trains then, and what sampling keeps
-is gone before training begins: the peak is the larger of the two, on top of what is always there.
+attention; for another architecture they are a rough guide. A step samples first and trains then, and what sampling
+keeps is gone before training begins: the peak is the larger of the two, on top of what is always there.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def check_memory(estimate: MemoryEstimate, available: int, config: GRPOConfig, *
         else:
             remedies.append("take a smaller model")
         raise ConfigError(
-            f"a training pass over {estimate.micro_batch_tokens} tokens needs {_gib(estimate.always + estimate.training)} "
-            f"with weights and optimizer, {has}; {' or '.join(remedies)}"
+            f"a training pass over {estimate.micro_batch_tokens} tokens needs "
+            f"{_gib(estimate.always + estimate.training)} with weights and optimizer, {has}; {' or '.join(remedies)}"
         )
     each = 2 * estimate.sampling_token * estimate.episode_tokens
     fit = max(0, free - estimate.sampling_fixed) // each
@@ -202,8 +202,8 @@ def check_memory(estimate: MemoryEstimate, available: int, config: GRPOConfig, *
         )
     if estimate.sampling > free:
         return (
-            f"if all {estimate.episodes} episodes reached max_model_length={estimate.episode_tokens}, sampling would need "
-            f"{_gib(estimate.always + estimate.sampling)}, {has}; should memory run out while sampling, set "
+            f"if all {estimate.episodes} episodes reached max_model_length={estimate.episode_tokens}, sampling "
+            f"would need {_gib(estimate.always + estimate.sampling)}, {has}; should memory run out while sampling, set "
             f"max_concurrent_episodes={fit} or lower max_model_length"
         )
     return None

@@ -87,8 +87,8 @@ def train_multi_turn(
     Raises:
         ConfigError: A setting is missing or contradicts another, or the environment cannot begin an episode; raised
             before a model loads.
-        NoRewardVarianceError: No group could train anything for ``max_steps_without_variance`` steps; the model is saved.
-        NothingTrainedError: All steps ran, and none of them trained anything.
+        NoRewardVarianceError: No group could train anything for ``max_steps_without_variance`` steps; the model is
+        saved. NothingTrainedError: All steps ran, and none of them trained anything.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
         OutOfMemoryError: A training step does not fit into memory.
         NonFiniteError: Gradients stayed NaN or infinite, or the weights became so.

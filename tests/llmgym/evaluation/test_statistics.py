@@ -30,8 +30,8 @@ def test_the_quantile_tends_to_that_of_the_normal_distribution():
 
 
 def test_clusters_of_one_size():
-    # Mean 1/2; deviations within the clusters add up to 1 and -1. Their squares make 2, times 2 / 1 for two clusters: 4.
-    # sqrt(4) / 4 values = 0.5, times 12.7062.
+    # Mean 1/2; deviations within the clusters add up to 1 and -1. Their squares make 2, times 2 / 1 for two clusters:
+    # 4. sqrt(4) / 4 values = 0.5, times 12.7062.
     estimate = cluster_estimate([[1.0, 1.0], [0.0, 0.0]])
     assert estimate.mean == 0.5
     assert estimate.high == pytest.approx(0.5 + 6.3531, abs=1e-4)

@@ -114,8 +114,8 @@ def _parser() -> CommandParser:
         dest="source",
         metavar="SOURCE",
         default=SFTConfig.source,
-        help="expert (the default): the environment's scripted expert; samples: the model's own best episodes; else the "
-        "folder of an evaluation or training run, or a JSONL file of episodes",
+        help="expert (the default): the environment's scripted expert; samples: the model's own best episodes; else "
+        "the folder of an evaluation or training run, or a JSONL file of episodes",
     )
     add_options(parser, SFTConfig, [f.name for f in dataclasses.fields(SFTConfig) if f.name != "source"])
     return parser

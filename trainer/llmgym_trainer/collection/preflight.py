@@ -45,7 +45,8 @@ def check_first_reset(
                 raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
+                f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: "
+                f"{error}"
             ) from error
         episode = run_until_closed(
             run_episode(env, task, _Silent(), limits, seed=seed), blocked_after_s=limits.env_timeout_s
@@ -54,5 +55,6 @@ def check_first_reset(
             return
         failed.append(f"task {task.id!r} ({episode.stop_detail})")
     raise ConfigError(
-        f"the environment {episode.env_id!r} cannot begin {'; nor '.join(failed)}. Mend it, and try it with llmgym check"
+        f"the environment {episode.env_id!r} cannot begin {'; nor '.join(failed)}. Mend it, and try it with llmgym "
+        "check"
     )

@@ -188,7 +188,7 @@ class TransformersEngine:
                 request.future.cancel()
 
     def sync(self, version: int) -> None:
-        """See :meth:`llmgym_trainer.engines.base.Engine.sync`. The weights are the model's own: only the kept state goes."""
+        """See :meth:`llmgym_trainer.engines.base.Engine.sync`. The weights are the model's own; kept state is dropped."""
         self._version = version
         self._kept.clear()
 
