@@ -14,7 +14,6 @@ from llmgym.evaluation.comparison import compare_reports
 from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.report import load_report
 from llmgym.evaluation.runner import EvaluationRun
-from llmgym.evaluation.tables import print_comparison
 from llmgym.task import load_tasks
 
 _EXAMPLES = """\
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         if options.env is not None:
             raise ConfigError("--compare takes two evaluations and no environment")
         first, second = (load_report(path) for path in options.compare)
-        print_comparison(compare_reports(first, second, seed=int(getattr(options, "seed", EvalConfig.seed))))
+        compare_reports(first, second, seed=int(getattr(options, "seed", EvalConfig.seed))).print()
         return 0
     if options.env is None:
         raise ConfigError("name an environment, such as llmgym eval ToolUseGame-v0 --policy expert")

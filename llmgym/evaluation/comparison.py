@@ -1,12 +1,18 @@
-"""Two evaluations side by side, with a paired test over the tasks that both ran. Knows reports, no episode."""
+"""Two evaluations side by side, with a paired test over the tasks that both ran."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from llmgym.episode import StopReason
 from llmgym.errors import ConfigError
 from llmgym.evaluation.report import Report
 from llmgym.evaluation.statistics import Estimate, cluster_estimate, sign_flip_test
+from llmgym.evaluation.tables import Table, estimate_text, print_tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass
@@ -30,6 +36,25 @@ class Comparison:
     p_value: float
     test: str
     warnings: list[str] = field(default_factory=list)
+
+    def print(self, console: Console | None = None) -> None:
+        """Show the two reports side by side, and the test."""
+        first, second = self.first, self.second
+        columns = ["", f"A: {first.policy}", f"B: {second.policy}"]
+        pairs = zip(first.overview(), second.overview(), strict=True)
+        rows = [[name, before, after] for (name, before), (_, after) in pairs]
+        rows += [
+            [f"stopped: {reason}", first.stop_share(reason), second.stop_share(reason)]
+            for reason in StopReason
+            if reason in first.stop_reasons or reason in second.stop_reasons
+        ]
+        where = [[name, report.folder] for name, report in (("A", first), ("B", second)) if report.folder]
+        verdict = (
+            f"B - A: {estimate_text(self.difference, sign=True)} mean reward over {self.tasks} common tasks, "
+            f"p = {self.p_value:.3g} ({self.test})"
+        )
+        tables = [Table("comparison", columns, rows), Table("folders", ["", ""], where)]
+        print_tables("", tables, self.warnings, verdict, console)
 
 
 def compare_reports(first: Report, second: Report, *, seed: int = 0) -> Comparison:

@@ -12,7 +12,8 @@ from typing import Any
 
 from llmgym._util.files import LOCK_FILE, locked_folder, write_whole
 from llmgym.errors import ConfigError
-from llmgym.evaluation.report import REPORT_FILE, EpisodeSummary, Report, summarize
+from llmgym.evaluation.report import REPORT_FILE, Report
+from llmgym.evaluation.summary import EpisodeSummary, summarize
 from llmgym.records import iter_episodes
 
 logger = logging.getLogger(__name__)

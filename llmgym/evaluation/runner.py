@@ -21,7 +21,8 @@ from llmgym.episode import Episode, StopReason
 from llmgym.errors import ConfigError
 from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.folder import EvaluationFolder
-from llmgym.evaluation.report import EpisodeSummary, Report, build_report, summarize
+from llmgym.evaluation.report import Report
+from llmgym.evaluation.summary import EpisodeSummary, build_report, summarize
 from llmgym.records import EpisodeWriter
 from llmgym.rollout import run_episode
 from llmgym.task import Task

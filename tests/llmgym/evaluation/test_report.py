@@ -14,8 +14,8 @@ import llmgym
 from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.comparison import compare_reports
-from llmgym.evaluation.report import Failure, PassRow, ToolCount, build_report, load_report, summarize
-from llmgym.evaluation.tables import print_comparison
+from llmgym.evaluation.report import Failure, PassRow, ToolCount, load_report
+from llmgym.evaluation.summary import build_report, summarize
 
 
 def episode(task="a", index=0, reward=0.0, stop=StopReason.TERMINATED, detail="", turns=2, **fields):
@@ -339,7 +339,7 @@ def test_the_comparison_says_what_differs_beside_the_policy():
 def test_the_comparison_shows_both_sides_and_the_test():
     before = report(*group("a", 0, 0.5), policy="small")
     after = report(*group("a", 1), episode("b", 0, 0.0, StopReason.MAX_TURNS), policy="large")
-    text = shown(print_comparison, compare_reports(before, after))
+    text = shown(compare_reports(before, after).print)
     assert "A: small" in text
     assert "B: large" in text
     assert "stopped: max_turns" in text
