@@ -59,10 +59,8 @@ def change(path, diff):
 
 @pytest.mark.slow
 def test_what_it_writes_passes_as_it_is(folder):
-    assert (
-        blocks(PAGE, "bash")[1].splitlines()[-1] == "llmgym check price_list.py:PriceList-v0"
-    )  # as its last test does
-    assert "11 passed" in pytest_says(folder)
+    assert "llmgym check price_list.py:PriceList-v0\n" in blocks(PAGE, "bash")[1]  # its last test checks just that
+    assert "8 passed" in pytest_says(folder)
     for path in folder.iterdir():
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         assert "my_env" not in text
@@ -74,11 +72,11 @@ def test_the_page_builds_one_from_it(folder):
     environment, played, cheating, digest, page = blocks(PAGE, "diff")
     change(folder / "price_list.py", environment)
     failed = re.findall(r"^FAILED test_price_list.py::(\w+)", pytest_says(folder, "-k", "not check"), re.MULTILINE)
-    assert set(failed) == {"test_cheating_earns_nothing", "test_tasks_never_change_and_splits_are_apart"}
+    assert set(failed) == {"test_cheating_earns_nothing", "test_tasks_never_change_and_splits_share_none"}
     for diff in (played, cheating, digest):
         change(folder / "test_price_list.py", diff)
     change(folder / "price_list.md", page)
-    assert "11 passed" in pytest_says(folder)
+    assert "8 passed" in pytest_says(folder)
 
 
 @pytest.mark.parametrize(
