@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmgym import Episode, StopReason, Task, Turn, TurnTokens, Usage
+from llmgym import Episode, StopReason, Task, Turn
+from llmgym.episode import TurnTokens, Usage
 from llmgym.records import write_episodes
 from llmgym.viewer import write_view
 

@@ -1,22 +1,18 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
-from llmgym._util.seeding import derive_seed
 from llmgym._util.versions import __version__ as __version__
-from llmgym._util.versions import provenance
-from llmgym.checking import CheckReport, check_env
+from llmgym.checking import check_env
 from llmgym.env import Env, StepResult
-from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn, TurnTokens, Usage
+from llmgym.episode import Episode, EpisodeLimits, StopReason, Turn
 from llmgym.evaluation.comparison import compare_reports
 from llmgym.evaluation.config import EvalConfig
 from llmgym.evaluation.report import Report, load_report
 from llmgym.evaluation.runner import run_and_report
 from llmgym.from_gymnasium import from_gym
-from llmgym.gym.env import MessageEnv
-from llmgym.gym.spaces import MessageSpace
 from llmgym.messages import Message, ToolCall, ToolSpec, normalize_message
-from llmgym.policies.sources import PolicySource, ScriptedSource, expert_source
+from llmgym.policies.sources import PolicySource
 from llmgym.policy import Policy, PolicyTurn, ScriptedPolicy
-from llmgym.records import EpisodeWriter, compare_replay, iter_episodes, read_episodes, replay, write_episodes
+from llmgym.records import read_episodes, replay, write_episodes
 from llmgym.registry import expert_policy, register, registered_ids, tasks
 from llmgym.rollout import run_episode
 from llmgym.scoring import CachedScorer
@@ -26,21 +22,16 @@ from llmgym.tools import Tool, ToolResult, tool, tool_to_spec
 
 __all__ = [
     "CachedScorer",
-    "CheckReport",
     "Env",
     "Episode",
     "EpisodeLimits",
-    "EpisodeWriter",
     "EvalConfig",
     "Message",
-    "MessageEnv",
-    "MessageSpace",
     "Policy",
     "PolicySource",
     "PolicyTurn",
     "Report",
     "ScriptedPolicy",
-    "ScriptedSource",
     "StepResult",
     "StopReason",
     "Task",
@@ -50,20 +41,13 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
     "Turn",
-    "TurnTokens",
-    "Usage",
     "check_env",
-    "compare_replay",
     "compare_reports",
-    "derive_seed",
     "expert_policy",
-    "expert_source",
     "from_gym",
-    "iter_episodes",
     "load_report",
     "load_tasks",
     "normalize_message",
-    "provenance",
     "read_episodes",
     "register",
     "registered_ids",

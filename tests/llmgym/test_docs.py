@@ -13,8 +13,9 @@ import pytest
 
 import llmgym
 import llmgym_trainer
-from llmgym import Episode, EpisodeLimits, ScriptedPolicy, StopReason, Turn, TurnTokens, Usage
+from llmgym import Episode, EpisodeLimits, ScriptedPolicy, StopReason, Turn
 from llmgym.cli import main as cli
+from llmgym.episode import TurnTokens, Usage
 from llmgym.records import FORMAT_VERSION
 
 ROOT = Path(__file__).parents[2]

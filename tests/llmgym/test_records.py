@@ -17,7 +17,6 @@ from llmgym import (
     Env,
     Episode,
     EpisodeLimits,
-    EpisodeWriter,
     PolicyTurn,
     ScriptedPolicy,
     StepResult,
@@ -25,19 +24,16 @@ from llmgym import (
     Task,
     ToolEnv,
     Turn,
-    TurnTokens,
-    Usage,
-    compare_replay,
-    iter_episodes,
-    provenance,
     read_episodes,
     replay,
     run_episode,
     tool,
     write_episodes,
 )
+from llmgym._util.versions import provenance
+from llmgym.episode import TurnTokens, Usage
 from llmgym.errors import RecordError
-from llmgym.records import episode_from_json, episode_to_json
+from llmgym.records import EpisodeWriter, compare_replay, episode_from_json, episode_to_json, iter_episodes
 
 HOSTILE = [
     "",

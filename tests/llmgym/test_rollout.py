@@ -21,8 +21,6 @@ from llmgym import (
     StopReason,
     Task,
     ToolEnv,
-    TurnTokens,
-    Usage,
     messages,
     rollout,
     run_episode,
@@ -30,6 +28,7 @@ from llmgym import (
     tool_env,
 )
 from llmgym._util.seeding import derive_seed
+from llmgym.episode import TurnTokens, Usage
 from llmgym.errors import ConfigError
 
 TOKENS = TurnTokens([1, 2], [3], [-0.5], extends=False, finish_reason="length")

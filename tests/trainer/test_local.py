@@ -12,7 +12,8 @@ import yaml
 from toys import TASKS, LetterEnv, make_trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmgym import EpisodeLimits, Usage, run_episode
+from llmgym import EpisodeLimits, run_episode
+from llmgym.episode import Usage
 from llmgym.errors import ConfigError
 from llmgym_trainer.models.policy_source import LocalSource
 

@@ -13,7 +13,8 @@ from families import (
     segments,
 )
 
-from llmgym import Episode, EpisodeLimits, StopReason, Task, Turn, TurnTokens, run_episode
+from llmgym import Episode, EpisodeLimits, StopReason, Task, Turn, run_episode
+from llmgym.episode import TurnTokens
 from llmgym_trainer.algorithm.rows import RowError, build_rows
 from llmgym_trainer.tokens.policy import ModelPolicy
 

@@ -10,6 +10,7 @@ from suite import SHIPPED
 import llmgym
 from llmgym.checking import CHECKS, CODES, Status, checks
 from llmgym.errors import ConfigError, TaskError, UnknownEnvironmentError
+from llmgym.gym.spaces import MessageSpace
 from llmgym.registry import EnvEntry
 
 ZOO = [
@@ -200,8 +201,8 @@ def test_the_same_seed_does_the_same_again():
 class GuessingGame(gymnasium.Env):
     """A Gymnasium environment over message lists, with dense rewards."""
 
-    observation_space = llmgym.MessageSpace()
-    action_space = llmgym.MessageSpace(roles=("assistant",), length=1)
+    observation_space = MessageSpace()
+    action_space = MessageSpace(roles=("assistant",), length=1)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

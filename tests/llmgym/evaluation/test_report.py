@@ -11,7 +11,8 @@ from adding_env import AddingEnv, call
 from rich.console import Console
 
 import llmgym
-from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn, Usage
+from llmgym import Episode, ScriptedPolicy, StopReason, Task, Turn
+from llmgym.episode import Usage
 from llmgym.errors import ConfigError
 from llmgym.evaluation.comparison import compare_reports
 from llmgym.evaluation.report import Failure, PassRow, ToolCount, load_report

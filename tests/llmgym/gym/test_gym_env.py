@@ -17,8 +17,10 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from suite import SHIPPED
 
 import llmgym
-from llmgym import MessageEnv, MessageSpace, ScriptedPolicy, StopReason, Task
+from llmgym import ScriptedPolicy, StopReason, Task
 from llmgym.errors import ConfigError, MessageError, TaskError
+from llmgym.gym.env import MessageEnv
+from llmgym.gym.spaces import MessageSpace
 
 TASK = Task("What is 20 + 3?", "23")
 

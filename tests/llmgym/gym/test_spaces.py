@@ -7,8 +7,8 @@ import pytest
 from gymnasium.spaces import Tuple
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from llmgym import MessageSpace
 from llmgym.errors import ConfigError, MessageError
+from llmgym.gym.spaces import MessageSpace
 
 USER = {"role": "user", "content": "What is 1 + 1?"}
 ASSISTANT = {"role": "assistant", "content": "2"}

@@ -12,7 +12,8 @@ import pytest
 from adding_env import AddingEnv
 from servers import DROP, FaultServer, Reply, call, completion, error, free_port
 
-from llmgym import EpisodeLimits, StopReason, Task, Usage, run_episode
+from llmgym import EpisodeLimits, StopReason, Task, run_episode
+from llmgym.episode import Usage
 from llmgym.errors import ConfigError, EndpointLostError
 from llmgym.policies import hosted
 from llmgym.policies.hosted import HostedSource, RequestError, Retries
