@@ -1,5 +1,6 @@
 """Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
 
+from llmgym._util.seeding import derive_seed
 from llmgym._util.versions import __version__ as __version__
 from llmgym.checking import check_env
 from llmgym.env import Env, StepResult
@@ -43,6 +44,7 @@ __all__ = [
     "Turn",
     "check_env",
     "compare_reports",
+    "derive_seed",
     "expert_policy",
     "from_gym",
     "load_report",
