@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 import llmgym
-from llmgym import compare_replay, read_episodes, replay
+from llmgym import read_episodes, replay
 from llmgym.cli import main as cli
+from llmgym.records import compare_replay
 
 
 def test_the_command_says_plainly_that_the_player_left_and_nothing_twice(monkeypatch, tmp_path, capsys):
