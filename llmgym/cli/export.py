@@ -147,7 +147,7 @@ def best_of_tasks(episodes: Iterable[Episode], counts: ExportCounts) -> list[Epi
 def to_row(episode: Episode, arguments: ArgumentForm = "object") -> dict[str, Any]:
     """The conversation of an episode, as its environment last gave it, and the tools that were offered.
 
-    Malformed turns that were corrected are left out with their corrections: nobody should learn them.
+    Malformed turns that were corrected are left out with their corrections: they should not be learnt.
     """
     well_formed = dataclasses.replace(episode, turns=[turn for turn in episode.turns if not turn.corrected])
     to_json = with_object_arguments if arguments == "object" else dict

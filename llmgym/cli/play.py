@@ -68,7 +68,7 @@ def _task(tasks: list[Task], wanted: str) -> Task:
 
 
 def _outcome(episode: Episode, left: bool) -> list[str]:
-    """How the episode ended. What the last turn was answered is told here, unless the player saw it and left."""
+    """How the episode ended, with the answer to the last turn, unless the player saw that and left."""
     answers = episode.turns[-1].observation if episode.turns and not left else []
     detail = f" ({episode.stop_detail})" if episode.stop_detail else ""
     stopped = episode.stop_detail if left else f"{episode.stop_reason}{detail}"

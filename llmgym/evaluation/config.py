@@ -163,7 +163,7 @@ class EvalConfig:
         check_unique_ids(tasks)
         if len({task.id for task in tasks}) < len(tasks):
             raise TaskError(
-                "a task stands twice in the list; evaluate it more often with episodes_per_task (--episodes-per-task)"
+                "a task is listed twice; to evaluate it more often, set episodes_per_task (--episodes-per-task)"
             )
         return tasks
 

@@ -26,14 +26,14 @@ MARKDOWN_FILE = "report.md"
 class EvaluationFolder:
     """The files of one evaluation, which one process at a time may write.
 
-    - ``episodes.jsonl``, one line an episode that is done. This is the truth: what is done is what stands there, under
-      task id and episode index.
-    - ``settings.json``, ``report.json`` and ``report.md``, written whole.
+    - ``episodes.jsonl``, one line per finished episode. An episode is done if it is in this file, under its task
+      id and episode index.
+    - ``settings.json``, ``report.json`` and ``report.md``, each replaced atomically.
     - ``.lock``, held while the evaluation runs. The lock ends with its process, so a kill leaves none behind.
 
     Args:
         path: The folder; None takes ``runs/eval-<time>``. It is made by :meth:`claim`.
-        resume: Go on with the evaluation that the folder holds.
+        resume: Continue the evaluation in the folder.
 
     Raises:
         ConfigError: The folder holds something and ``resume`` is off, or holds no evaluation to resume; or another
@@ -43,7 +43,7 @@ class EvaluationFolder:
     def __init__(self, path: str | Path | None, *, resume: bool) -> None:
         if path is None:
             if resume:
-                raise ConfigError("resume needs the folder of the evaluation to go on with (--out DIR)")
+                raise ConfigError("resume needs the folder of the evaluation to continue (--out DIR)")
             path = _new_name()
         self.path = Path(path)
         self.episodes = self.path / EPISODES_FILE
@@ -55,7 +55,7 @@ class EvaluationFolder:
 
     @contextlib.contextmanager
     def claim(self, settings: dict[str, Any]) -> Iterator[None]:
-        """Hold the folder against other processes; write the settings, or hold them against those that are there.
+        """Lock the folder against other processes; write the settings, or compare them with the recorded ones.
 
         Raises:
             ConfigError: Another process has it or has filled it meanwhile, it cannot be written, or the evaluation
@@ -74,7 +74,7 @@ class EvaluationFolder:
             yield
 
     def done(self) -> dict[tuple[str, int], EpisodeSummary]:
-        """What stands in the record, by task id and episode index. Of two with the same, the first counts."""
+        """The recorded episodes, by task id and episode index. Of two with the same key, the first counts."""
         found: dict[tuple[str, int], EpisodeSummary] = {}
         if not self.episodes.is_file():
             return found
@@ -95,7 +95,7 @@ class EvaluationFolder:
         return locked_folder(self.path, "an evaluation", instead="give another --out")
 
     def _check(self) -> None:
-        """Whether an evaluation can begin here, or go on."""
+        """Raise :class:`ConfigError` where no evaluation can start, or continue."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{str(self.path)!r} is a file; an evaluation is kept in a folder")
         begun = self.episodes.is_file() and self.episodes.stat().st_size > 0
@@ -120,7 +120,7 @@ class EvaluationFolder:
             before = json.loads(file.read_text(encoding="utf-8"))
             names = sorted({*before, *settings})
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{str(file)!r} cannot be read ({error}); start anew in another folder") from error
+            raise ConfigError(f"{str(file)!r} cannot be read ({error}); start again in another folder") from error
         different = [
             f"{name} was {before.get(name)!r:.120} and is now {settings.get(name)!r:.120}"
             for name in names

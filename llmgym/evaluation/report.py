@@ -123,7 +123,7 @@ class Report:
         failures: The most frequent reasons of ERROR, PARSE_FAILURE and TIMEOUT.
         prompt_tokens: Of all episodes, failed ones included: each turn's whole prompt.
         completion_tokens: Of all episodes.
-        turns_without_usage: Turns whose tokens nobody reported.
+        turns_without_usage: Turns without a token count.
         policy_s: Mean seconds in the policy.
         env_s: Mean seconds in the environment.
         cost: Of all tokens, in the currency of the prices; None without prices.

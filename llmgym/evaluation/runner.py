@@ -1,6 +1,6 @@
 """Runs the episodes of an evaluation, several at a time, and reports.
 
-An evaluation ends early when its endpoint is lost, when its episodes do nothing but fail, when its money is spent, or
+An evaluation ends early when its endpoint is lost, when all its episodes fail, when its money is spent, or
 when it is interrupted; the record then holds the episodes that ended, the report says why there are no more, and
 ``resume`` runs the others. An episode cut short by a lost endpoint or an interruption counts for nothing, its tokens
 included. In the other cases the episodes already running are finished.
@@ -89,7 +89,7 @@ class EvaluationRun:
         self._settings = config.record(self._env_id, self._tasks, self._source)
         self._done: list[EpisodeSummary] = []
         self._rewards: list[float] = []
-        self._failed: list[str] = []  # tasks of the last episodes, as long as these failed
+        self._failed: list[str] = []  # tasks of the latest run of failed episodes
         self._cost = 0.0
         self._paid = self._uncounted_turns = 0
         self._waiting: deque[tuple[Task, int]] = deque()
@@ -179,7 +179,7 @@ class EvaluationRun:
             await asyncio.gather(*running, return_exceptions=True)  # their environments are closed
 
     def _can_start(self, running: int) -> bool:
-        """Whether one more episode may begin beside those under way."""
+        """Whether one more episode may start beside those that are running."""
         if self._source.lost is not None or self._stopped is not None:
             return False
         most = self._config.max_cost

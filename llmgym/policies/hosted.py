@@ -84,8 +84,8 @@ class Retries:
 class HostedSource(PolicySource):
     """A model behind an OpenAI-compatible chat endpoint. Use one source in one event loop.
 
-    The key is read from the environment variable ``OPENAI_API_KEY``. It is sent to the endpoint and to nobody else, and
-    stands in no record and no error text.
+    The key is read from the environment variable ``OPENAI_API_KEY``. It is sent to the endpoint only and
+    appears in no record and no error text.
 
     Args:
         model: The model's name, as the endpoint knows it.

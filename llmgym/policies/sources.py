@@ -31,7 +31,7 @@ class PolicySource(ABC):
     Attributes:
         name: Shown to people, such as ``"expert"`` or the name of a model.
         lost: Set once no further request can succeed. Every policy of this source then raises it from ``act``, so
-            that its episode ends as an ERROR which says nothing about the policy: whoever runs episodes looks here
+            that its episode ends as an ERROR which says nothing about the policy: the runner looks here
             after each, drops such an episode, starts no other, and may run it again later.
     """
 

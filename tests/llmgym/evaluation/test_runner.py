@@ -595,7 +595,7 @@ def test_another_run_is_not_written_into():
         ({"env": dict}, ConfigError, "env must be an id"),
         ({"env": 7}, ConfigError, "env must be an id"),
         ({"tasks": []}, TaskError, "no tasks"),
-        ({"tasks": [TASKS[0], TASKS[0]]}, TaskError, "stands twice"),
+        ({"tasks": [TASKS[0], TASKS[0]]}, TaskError, "listed twice"),
         ({"tasks": [TASKS[0], Task("else", id="sum-0")]}, TaskError, "sum-0"),
         ({"tasks": None}, TaskError, "no tasks of its own"),
         ({"tasks": None, "env": ENV_ID, "split": "holdout"}, TaskError, "holdout"),
