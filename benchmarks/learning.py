@@ -38,23 +38,23 @@ def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[
 
     import llmgym
     from llmgym.registry import find
-    from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+    from llmgym_trainer import GRPOConfig, train_multi_turn
+    from llmgym_trainer.collection.sampler import StepSampler
     from llmgym_trainer.models.builtin import preset
     from llmgym_trainer.models.load import resolve_model
     from llmgym_trainer.models.lora import default_lora
     from llmgym_trainer.runs.folder import read_metrics
 
-    class ShuffledRewards(MultiTurnGRPOTrainer):
+    class ShuffledRewards(StepSampler):
         """The control: every group keeps its rewards, but not which episode earned which."""
 
-        def _run_episodes(self, *args: Any, **kwargs: Any) -> Any:
-            groups = super()._run_episodes(*args, **kwargs)
-            if kwargs["phase"] != "val":
-                for number, group in enumerate(groups):
-                    rewards = [episode.reward for episode in group.episodes]
-                    random.Random(f"{seed}/{kwargs['step']}/{number}").shuffle(rewards)
-                    for episode, reward in zip(group.episodes, rewards, strict=True):
-                        episode.reward = reward
+        def sample(self, step: int) -> Any:
+            groups = super().sample(step)
+            for number, group in enumerate(groups):
+                rewards = [episode.reward for episode in group.episodes]
+                random.Random(f"{seed}/{step}/{number}").shuffle(rewards)
+                for episode, reward in zip(group.episodes, rewards, strict=True):
+                    episode.reward = reward
             return groups
 
     began = time.perf_counter()
@@ -63,7 +63,7 @@ def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[
     settings = {**preset(model), "seed": seed, **overrides}
     config = GRPOConfig(**{**settings, "model": path, "runs_dir": tempfile.mkdtemp()})
     entry = find(env_id)
-    with mock.patch("llmgym_trainer.train.MultiTurnGRPOTrainer", ShuffledRewards if shuffled else MultiTurnGRPOTrainer):
+    with mock.patch("llmgym_trainer.trainer.StepSampler", ShuffledRewards if shuffled else StepSampler):
         result = train_multi_turn(
             config,
             tasks=entry.load_tasks("train", level=1),

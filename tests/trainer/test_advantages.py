@@ -6,6 +6,7 @@ from llmgym import Episode, StopReason, Task, Turn
 from llmgym.episode import TurnTokens
 from llmgym_trainer.algorithm.advantages import (
     STD_EPSILON,
+    Credit,
     OverlongPenalty,
     compute_advantages,
     episode_length,
@@ -52,8 +53,11 @@ def test_length_of_an_episode_is_that_of_its_last_row():
     assert episode_length(episode(StopReason.TERMINATED, (10, 5, False), (12, 2, False), (1, 1, True))) == 16
 
 
-def test_no_penalty_costs_nothing():
-    assert OverlongPenalty(None, 0, 100).cost(episode(StopReason.CONTEXT_OVERFLOW, (90, 10, False))) == 0
+def test_the_penalty_is_subtracted_from_the_reward():
+    overflow = episode(StopReason.CONTEXT_OVERFLOW, (90, 10, False))
+    overflow.reward = 0.75
+    assert Credit().rewards(overflow).outcome == 0.75
+    assert Credit(overlong=OverlongPenalty(0.5, 0, 100)).rewards(overflow).outcome == 0.25
 
 
 @pytest.mark.parametrize("reason", list(StopReason))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from toys import make_trainer
 
-from llmgym_trainer.algorithm.batches import LossScale, StepTotals, TrainRow, pack, to_tensors
-from llmgym_trainer.algorithm.rows import Row
-from llmgym_trainer.config import LOSS_TYPES
+from llmgym_trainer.algorithm.batches import pack, to_tensors
+from llmgym_trainer.algorithm.loss import LOSS_TYPES, LossScale, StepTotals
+from llmgym_trainer.algorithm.rows import Row, TrainRow
 
 CPU = torch.device("cpu")
 
@@ -206,7 +206,6 @@ def test_the_normalisers_of_trl_fail_that_test(model_dir, tmp_path, loss_type):
     for batch in batches:
         inputs = to_tensors(batch, LossScale(False, 1, 1.0), count=len(batch), pad_token_id=4, device=CPU)
         inputs["num_items_in_batch"] = inputs["tool_mask"].sum()
-        trainer._batch = inputs
         trainer._compute_loss(trainer.model, inputs).backward()
     assert largest_difference(trainer.model, expected) > 1e-3
 
@@ -220,7 +219,7 @@ def test_the_loss_types_refused_have_the_gradient_of_another(model_dir, tmp_path
     for loss_type in (refused, instead):
         inputs = to_tensors(rows, LossScale(False, 1, 1.0), count=6, pad_token_id=4, device=CPU)
         inputs["num_items_in_batch"] = inputs["tool_mask"].sum()
-        trainer._batch, trainer.loss_type = inputs, loss_type
+        trainer.loss_type = loss_type
         trainer._compute_loss(trainer.model, inputs).backward()
         gradients.append({name: p.grad.clone() for name, p in trainer.model.named_parameters()})
         assert gradients[-1]["model.norm.weight"].abs().max() > 1e-3
@@ -236,7 +235,7 @@ import torch
 torch.set_num_threads(1)
 from test_batches import largest_difference, plain_gradients, random_rows
 from toys import LetterEnv, make_trainer, scripted
-from llmgym_trainer.config import LOSS_TYPES
+from llmgym_trainer.algorithm.loss import LOSS_TYPES
 
 rank, found = int(os.environ["RANK"]), {{}}
 for loss_type in LOSS_TYPES:
@@ -263,11 +262,11 @@ settings = {{"batch_size": 4, "max_sampling_attempts": 3, "micro_batch_tokens": 
 with scripted():
     trainer = make_trainer({model!r}, f"runs-{{rank}}", env=Env, **settings)
 model, calls = trainer.accelerator.prepare_model(trainer.model), []
-groups = trainer._rollout(0)
-rows = trainer._rows(groups, 0)
+groups = trainer.sampler.sample(0)
+rows = trainer._rows(groups)
 model.module.register_forward_pre_hook(lambda *args: calls.append(1))
 trainer._backward(model, rows)
-found["work"] = [len(groups), len(rows), len(calls), trainer._metrics["train"]["groups/sampled"]]
+found["work"] = [sum(not group.replaced for group in groups), len(rows), len(calls), trainer._metrics["train"]["groups/sampled"]]
 with open(f"found-{{rank}}.json", "w") as file:
     json.dump(found, file)
 """

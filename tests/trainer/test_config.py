@@ -9,7 +9,8 @@ from transformers.training_args import OptimizerNames
 
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig
-from llmgym_trainer.config import DERIVED, LOSS_TYPES, OTHER_LOSS_TYPES, REFUSED
+from llmgym_trainer.algorithm.loss import LOSS_TYPES, OTHER_LOSS_TYPES
+from llmgym_trainer.config import DERIVED, REFUSED
 
 DEFAULTS = {
     "model": "tiny",

@@ -2,8 +2,7 @@ import pytest
 from toys import LetterEnv, TalkEnv, make_trainer, member, scripted
 
 from llmgym import Episode, StopReason, Task, Turn
-from llmgym_trainer.algorithm.advantages import STD_EPSILON
-from llmgym_trainer.algorithm.credit import Credit, EpisodeRewards, discounted_returns
+from llmgym_trainer.algorithm.advantages import STD_EPSILON, Credit, EpisodeRewards, discounted_returns
 
 
 def rewards(*turns: float, outcome: float | None = None) -> EpisodeRewards:
@@ -135,8 +134,8 @@ def test_turns_train_with_advantages_of_their_own(model_dir, tmp_path):
         trainer = make_trainer(
             model_dir, tmp_path, env=TurnRewards, batch_size=1, credit="return", turn_discount=0.0, scale_rewards="none"
         )
-    groups = trainer._rollout(0)
-    rows = trainer._rows(groups, 0)
+    groups = trainer.sampler.sample(0)
+    rows = trainer._rows(groups)
     assert [list(row.advantages) for row in rows] == [[-3, 3, 0], [-2, -1, 0], [0, -3, 0], [5, 1, 0]]
     episode = groups[0].episodes[0]
     assert episode.provenance["turn_advantages"] == [-3, 3, 0]
@@ -147,7 +146,7 @@ def test_turns_train_with_advantages_of_their_own(model_dir, tmp_path):
 def test_by_default_turn_rewards_change_nothing(model_dir, tmp_path):
     with scripted(say_lengths):
         trainer = make_trainer(model_dir, tmp_path, env=TurnRewards)
-    assert trainer._rows(trainer._rollout(0), 0) == []
+    assert trainer._rows(trainer.sampler.sample(0)) == []
 
 
 def test_the_reference_reads_the_last_step_alone(model_dir, tmp_path):
@@ -160,4 +159,4 @@ def test_the_reference_reads_the_last_step_alone(model_dir, tmp_path):
             return result
 
     trainer = make_trainer(model_dir, tmp_path, env=Early)
-    assert all(e.reward <= 1.0 for g in trainer._rollout(0) for e in g.episodes)
+    assert all(e.reward <= 1.0 for g in trainer.sampler.sample(0) for e in g.episodes)

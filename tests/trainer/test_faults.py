@@ -14,10 +14,9 @@ from llmgym import StepResult, Task, read_episodes
 from llmgym._util.aio import run_in_daemon_thread
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, train_multi_turn
-from llmgym_trainer.finite import NonFiniteError, RuinedWeightsError
-from llmgym_trainer.out_of_memory import OutOfMemoryError
+from llmgym_trainer.errors import NonFiniteError, OutOfMemoryError, RuinedWeightsError, TooManyErrorsError
 from llmgym_trainer.runs.folder import RunFolderError, read_metrics
-from llmgym_trainer.trainer import MAX_NON_FINITE_STEPS, TooManyErrorsError
+from llmgym_trainer.trainer import MAX_NON_FINITE_STEPS
 
 
 def train(model_dir, tmp_path, env=LetterEnv, resume=False, **changes):

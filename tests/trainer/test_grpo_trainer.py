@@ -15,9 +15,9 @@ from llmgym.errors import ConfigError
 from llmgym_trainer.algorithm.advantages import STD_EPSILON
 from llmgym_trainer.algorithm.rows import build_rows
 from llmgym_trainer.collection.metrics import VALIDATION_METRICS
+from llmgym_trainer.errors import NoRewardVarianceError, TooManyErrorsError
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import read_metrics
-from llmgym_trainer.trainer import NoRewardVarianceError, TooManyErrorsError
 
 DIFFERENCE = "sampling/sampling_logp_difference/max"
 
@@ -46,7 +46,7 @@ def assert_same(a, b):
 def test_training_and_sampling_logprobs_agree_through_a_multi_turn_batch(model_dir, tmp_path, temperature):
     with sampled():
         trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, temperature=temperature, micro_batch_tokens=400)
-    rows = trainer._rows(trainer._rollout(0), 0)
+    rows = trainer._rows(trainer.sampler.sample(0))
     # Three turns stand in one row, so what is trained is cut by context twice.
     assert max("".join(map(str, r.row.mask)).strip("0").count("01") for r in rows) == 2
     trainer._backward(trainer.model, rows)
@@ -67,7 +67,7 @@ def test_training_and_sampling_logprobs_agree_through_a_multi_turn_batch(model_d
 def test_rows_hold_the_sampled_tokens_of_every_turn(model_dir, tmp_path):
     with sampled():
         trainer = make_trainer(model_dir, tmp_path, env=TalkEnv)
-    for group in trainer._rollout(0):
+    for group in trainer.sampler.sample(0):
         for episode in group.episodes:
             (row,) = build_rows(episode)
             completions = [token for turn in episode.turns for token in turn.tokens.completion_ids]
@@ -97,8 +97,8 @@ class MixedEnv(LetterEnv):
 def test_groups_without_reward_variance_cost_nothing_and_leave_the_denominator(model_dir, tmp_path):
     amber_and_cobalt = TASKS[:2]
     trainer = make_trainer(model_dir, tmp_path, env=MixedEnv, tasks=amber_and_cobalt, loss_type="dapo")
-    groups = trainer._rollout(0)
-    rows = trainer._rows(groups, 0)
+    groups = trainer.sampler.sample(0)
+    rows = trainer._rows(groups)
     differing = [group for group in groups if group.task.prompt != "say amber"]
     assert len(differing) == 1
     assert len(rows) == 4
@@ -140,7 +140,7 @@ def test_a_step_without_reward_variance_leaves_weights_and_optimizer_as_they_are
 @pytest.mark.parametrize("peft", [None, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")])
 def test_a_kl_term_trains_on_groups_without_reward_variance_too(model_dir, tmp_path, peft):
     trainer = make_trainer(model_dir, tmp_path, env=SameEnv, beta=0.5, peft_config=peft)
-    rows = trainer._rows(trainer._rollout(0), 0)
+    rows = trainer._rows(trainer.sampler.sample(0))
     assert [r.advantages for r in rows] == [[0.0]] * 8
     trainer._backward(trainer.model, rows)
     assert logged(trainer, "trained_tokens") == sum(r.row.num_trained for r in rows)
@@ -166,7 +166,7 @@ def test_the_reference_of_a_merged_adapter_is_the_merged_model(model_dir, tmp_pa
     adapted.save_pretrained(tmp_path / "adapter")
     tokenizer.save_pretrained(tmp_path / "adapter")
     trainer = make_trainer(tmp_path / "adapter", tmp_path, beta=0.5)
-    trainer._backward(trainer.model, trainer._rows(trainer._rollout(0), 0))
+    trainer._backward(trainer.model, trainer._rows(trainer.sampler.sample(0)))
     assert logged(trainer, "kl") == pytest.approx(0, abs=1e-6)
 
 
@@ -183,22 +183,22 @@ def test_groups_without_reward_variance_are_replaced_by_fresh_tasks(model_dir, t
     trainer = make_trainer(
         model_dir, tmp_path, env=Recording, tasks=tasks, max_sampling_attempts=3, shuffle_dataset=False
     )
-    groups = trainer._rollout(0)
-    assert [g.task.prompt for g in groups] == ["say cobalt", "say delta"]
+    groups = trainer.sampler.sample(0)
+    assert [g.task.prompt for g in groups if not g.replaced] == ["say cobalt", "say delta"]
     assert list(dict.fromkeys(seen)) == ["say amber one", "say amber two", "say cobalt", "say delta"]
     assert logged(trainer, "groups/sampled") == 4
     assert logged(trainer, "frac_reward_zero_std") == 0.5
-    assert len(trainer._rows(groups, 0)) == 8
-    trainer._rollout(1)
+    assert len(trainer._rows(groups)) == 8
+    trainer.sampler.sample(1)
     assert seen[-1] == "say flint"
 
 
 def test_replacement_ends_after_its_rounds(model_dir, tmp_path):
     trainer = make_trainer(model_dir, tmp_path, env=SameEnv, max_sampling_attempts=3)
-    groups = trainer._rollout(0)
-    assert len(groups) == 2
+    groups = trainer.sampler.sample(0)
+    assert [g.replaced for g in groups] == [True] * 4 + [False] * 2
     assert logged(trainer, "groups/sampled") == 6
-    assert trainer._rows(groups, 0) == []
+    assert trainer._rows(groups) == []
 
 
 def test_a_run_that_never_finds_reward_variance_ends_with_an_explanation(model_dir, tmp_path):
@@ -252,8 +252,8 @@ class SomeTruncated(LetterEnv):
 
 def test_masked_episodes_count_in_the_baseline_and_train_nothing(model_dir, tmp_path):
     trainer = make_trainer(model_dir, tmp_path, env=SomeTruncated, overlong_masking=True, batch_size=1)
-    groups = trainer._rollout(0)
-    rows = trainer._rows(groups, 0)
+    groups = trainer.sampler.sample(0)
+    rows = trainer._rows(groups)
     # Rewards 1, 0, 1, 0: mean 0.5, standard deviation sqrt(4 * 0.25 / 3).
     advantage = 0.5 / ((1 / 3) ** 0.5 + STD_EPSILON)
     assert [r.advantages for r in rows] == [[pytest.approx(advantage)]] * 2
@@ -266,7 +266,7 @@ def test_masked_episodes_count_in_the_baseline_and_train_nothing(model_dir, tmp_
 
 
 def stop_reasons(trainer):
-    return {e.stop_reason for g in trainer._rollout(0) for e in g.episodes}
+    return {e.stop_reason for g in trainer.sampler.sample(0) for e in g.episodes}
 
 
 def test_stop_reasons_through_the_engine(model_dir, tmp_path):
@@ -282,7 +282,7 @@ def test_stop_reasons_through_the_engine(model_dir, tmp_path):
 def test_a_parse_failure_through_the_engine(model_dir, tmp_path):
     with scripted(lambda key, turn, rng: "a<tool_call>"):
         trainer = make_trainer(model_dir, tmp_path, failed_parse_reward=-0.25)
-    episodes = [e for g in trainer._rollout(0) for e in g.episodes]
+    episodes = [e for g in trainer.sampler.sample(0) for e in g.episodes]
     assert [(e.stop_reason, e.reward) for e in episodes] == [(StopReason.PARSE_FAILURE, -0.25)] * 8
     assert all(e.turns[-1].tokens.completion_ids for e in episodes)  # it trains
 
@@ -313,12 +313,12 @@ def test_the_group_goes_on_with_its_survivors(model_dir, tmp_path):
             return await super().reset(task)
 
     trainer = make_trainer(model_dir, tmp_path, env=HalfBroken, batch_size=1, episode_retries=0)
-    (group,) = trainer._rollout(0)
+    (group,) = trainer.sampler.sample(0)
     assert (len(group.episodes), len(group.failed)) == (2, 2)
     rewards = [e.reward for e in group.episodes]
     spread = statistics.stdev(rewards)
     assert spread > 0
-    advantages = sorted(r.advantages[0] for r in trainer._rows([group], 0))
+    advantages = sorted(r.advantages[0] for r in trainer._rows([group]))
     half = abs(rewards[0] - rewards[1]) / 2 / (spread + STD_EPSILON)
     assert advantages == pytest.approx([-half, half])
     assert logged(trainer, "error_ratio") == 0.5
@@ -484,7 +484,7 @@ def test_transformers_still_has_the_code_that_resuming_builds_on(name):
     found = hashlib.sha256(source.encode()).hexdigest()[:16]
     assert found == PINNED_TRAINER[name], (
         f"transformers {transformers.__version__} changed Trainer.{name}. Read what it saves, where, and in which "
-        f"order a resumed run reads it back (see llmgym_trainer/resume.py), then put {found!r} here."
+        f"order a resumed run reads it back (see llmgym_trainer/runs/state.py), then put {found!r} here."
     )
 
 
@@ -494,7 +494,7 @@ def test_trl_still_has_the_code_we_build_on(name):
     found = hashlib.sha256(source.encode()).hexdigest()[:16]
     assert found == PINNED[name], (
         f"trl {trl.__version__} changed GRPOTrainer.{name}. Read the new code beside the list of departures at the top "
-        f"of llmgym_trainer/grpo_trainer.py (inputs of the loss, its denominators, metric names, what is saved), then "
+        f"of llmgym_trainer/trainer.py (inputs of the loss, its denominators, metric names, what is saved), then "
         f"put {found!r} here."
     )
 
@@ -504,8 +504,8 @@ def test_corrected_turns_can_be_left_out_of_the_loss(model_dir, tmp_path):
     for trained in (True, False):
         with scripted(lambda key, turn, rng: "<tool_call>" if turn == 0 else say_letters(key, turn, rng)):
             trainer = make_trainer(model_dir, tmp_path, env=TalkEnv, train_corrected_turns=trained, **limits)
-        groups = trainer._rollout(0)
+        groups = trainer.sampler.sample(0)
         assert all(e.turns[0].corrected for g in groups for e in g.episodes)
         assert logged(trainer, "parse_retries_per_episode") == 1
-        rows = trainer._rows(groups, 0)
+        rows = trainer._rows(groups)
         assert [0 in row.row.turns for row in rows] == [trained] * 8

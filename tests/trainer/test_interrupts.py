@@ -11,6 +11,7 @@ from toys import TASKS, LetterEnv, settings
 
 from llmgym import read_episodes
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
+from llmgym_trainer.collection.sampler import StepSampler
 from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.state import find_checkpoint
@@ -70,11 +71,13 @@ def test_sigterm_asks_as_ctrl_c_does_and_never_quits_at_once():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_all_processes_stop_when_one_was_asked():
+def test_all_processes_stop_when_one_was_asked(monkeypatch):
     stop = StopRequest()
-    stop.check_together(lambda mine: [*mine, False])
+    monkeypatch.setattr("llmgym_trainer.runs.interrupts.gather", lambda own: [own, False])
+    stop.check_together()
+    monkeypatch.setattr("llmgym_trainer.runs.interrupts.gather", lambda own: [own, True])
     with pytest.raises(TrainingInterrupted):
-        stop.check_together(lambda mine: [*mine, True])
+        stop.check_together()
     assert stop.requested
 
 
@@ -113,15 +116,18 @@ def stop_in(phase, number, monkeypatch):
         if not sent:
             sent.append(os.kill(os.getpid(), number))
 
-    def before(name, when):
-        method = getattr(MultiTurnGRPOTrainer, name)
+    def before(owner, name, act):
+        method = getattr(owner, name)
 
         def wrapper(self, *args, **kwargs):
-            if when(self.state.global_step, kwargs):
-                send()
+            act(self, *args)
             return method(self, *args, **kwargs)
 
-        monkeypatch.setattr(MultiTurnGRPOTrainer, name, wrapper)
+        monkeypatch.setattr(owner, name, wrapper)
+
+    def send_at(self, *args):
+        if self.state.global_step == (2 if phase == "checkpoint" else 1):
+            send()
 
     class Env(LetterEnv):
         phase = None
@@ -131,14 +137,14 @@ def stop_in(phase, number, monkeypatch):
                 send()
             return await super().step(message)
 
-    def enter(step, kwargs):
-        validating = kwargs["phase"] == "val"
-        Env.phase = (
-            {0: "validation", 3: "last validation"}.get(step) if validating else "rollout" if step == 1 else None
-        )
-        return False
+    def validating(self, step):
+        Env.phase = {0: "validation", 3: "last validation"}.get(step)
 
-    before("_run_episodes", enter)
+    def sampling(self, step):
+        Env.phase = "rollout" if step == 1 else None
+
+    before(StepSampler, "validate", validating)
+    before(StepSampler, "sample", sampling)
     name = {
         "rows": "_rows",
         "backward": "compute_loss",
@@ -146,7 +152,7 @@ def stop_in(phase, number, monkeypatch):
         "checkpoint": "_get_output_dir",
     }.get(phase)
     if name is not None:
-        before(name, lambda step, kwargs: step == (2 if phase == "checkpoint" else 1))
+        before(MultiTurnGRPOTrainer, name, send_at)
     return Env
 
 

@@ -19,13 +19,12 @@ from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
 from llmgym_trainer.data.task_stream import Mixture, TaskSource
-from llmgym_trainer.finite import NonFiniteError
+from llmgym_trainer.errors import NonFiniteError, NoRewardVarianceError
 from llmgym_trainer.runs.checkpoints import CheckpointError
 from llmgym_trainer.runs.folder import RunFolder, RunFolderError, read_metrics
 from llmgym_trainer.runs.interrupts import TrainingInterrupted
 from llmgym_trainer.runs.state import RunState, find_checkpoint, set_aside
 from llmgym_trainer.train import _base_model
-from llmgym_trainer.trainer import NoRewardVarianceError
 
 SCRIPT = Path(__file__).with_name("resumed_run.py")
 NOT_COMPARED = ("time/", "val/time", "step_time", "epoch")  # an epoch is num_steps here

@@ -38,7 +38,7 @@ def gradients(trainer, rows):
 @pytest.mark.parametrize(("level", "factor"), [("off", 1.0), ("token", math.exp(0.3)), ("sequence", math.exp(0.3))])
 def test_the_loss_is_weighed_by_the_ratio(model_dir, tmp_path, level, factor):
     trainer = make_trainer(model_dir, tmp_path, sampling_correction=level)
-    rows = trainer._rows(trainer._rollout(0), 0)
+    rows = trainer._rows(trainer.sampler.sample(0))
     plain = gradients(trainer, rows)
     for row in rows:  # a sampler that gave every token exp(0.3) times less
         row.row.logprobs = [logprob - 0.3 * bit for logprob, bit in zip(row.row.logprobs, row.row.mask, strict=True)]
@@ -49,7 +49,7 @@ def test_the_loss_is_weighed_by_the_ratio(model_dir, tmp_path, level, factor):
 
 def test_a_weight_is_cut_at_the_cap_and_the_raw_ratio_logged(model_dir, tmp_path):
     trainer = make_trainer(model_dir, tmp_path, sampling_correction="token", sampling_correction_cap=1.5)
-    rows = trainer._rows(trainer._rollout(0), 0)
+    rows = trainer._rows(trainer.sampler.sample(0))
     plain = gradients(trainer, rows)
     for row in rows:
         row.row.logprobs = [logprob - 2 * bit for logprob, bit in zip(row.row.logprobs, row.row.mask, strict=True)]

@@ -17,7 +17,7 @@ from llmgym_environments.mastermind import MastermindEnv, MastermindExpert
 from llmgym_environments.tool_use_game import ToolUseGameEnv, ToolUseGameExpert
 from llmgym_trainer.algorithm.rows import Row, build_rows
 from llmgym_trainer.engines.base import Sample
-from llmgym_trainer.finite import NonFiniteError
+from llmgym_trainer.errors import NonFiniteError
 from llmgym_trainer.models.builtin.cache import recipe_key
 from llmgym_trainer.models.builtin.scripted import FlawedReplay, _with_texts, scripted_episodes, training_tasks
 from llmgym_trainer.models.builtin.tiny import TinyRecipe

@@ -13,10 +13,10 @@ from llmgym import Task, read_episodes
 from llmgym.errors import ConfigError, TaskError
 from llmgym_trainer import GRPOConfig, TrainResult, train_multi_turn
 from llmgym_trainer.data.task_stream import TaskSource
+from llmgym_trainer.errors import NoRewardVarianceError, NothingTrainedError
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.tokens.codec import Codec
-from llmgym_trainer.trainer import NoRewardVarianceError, NothingTrainedError
 
 HERE = Path(__file__).parent
 NOT_REPEATABLE = ("time/", "val/time", "step_time")
@@ -264,13 +264,13 @@ def test_prompts_that_leave_no_room_end_the_run_with_what_to_set(model_dir, tmp_
     config = GRPOConfig(**settings(model_dir, tmp_path, run_name="a", num_steps=3, max_model_length=100))
     with pytest.raises(ConfigError) as caught:
         train_multi_turn(config, tasks=tasks, env_factory=LetterEnv)
-    assert f"the prompts have {short} to {long} tokens and max_model_length=100, of which 16 are kept" in str(
+    assert f"the prompts have {short} to {long} tokens and max_model_length=100, of which 16 are reserved" in str(
         caught.value
     )
-    assert f"Set max_model_length to {long + 16} and what 4 turns need" in str(caught.value)
+    assert f"Set max_model_length to {long + 16} plus what 4 turns need" in str(caught.value)
     # One of the two with room for a turn is no reason to stop, and the smallest length that is named is enough.
     for length in (short + 16, long + 16):
-        make_trainer(model_dir, tmp_path, tasks=tasks, max_model_length=length)._rollout(0)
+        make_trainer(model_dir, tmp_path, tasks=tasks, max_model_length=length).sampler.sample(0)
 
 
 def test_a_run_that_never_trained_ends_with_an_error(model_dir, tmp_path):

@@ -96,8 +96,7 @@ def test_the_gradients_are_those_of_one_process(folder, what, model_dir, tmp_pat
             for episode in episodes(folder, "train", step, rank):
                 if episode.stop_reason != "error":
                     groups[episode.task.id].append(episode)
-        trainer._everything = []
-        rows = trainer._rows([Group(found[0].task, found) for found in groups.values()], step)
+        rows = trainer._rows([Group(found[0].task, found) for found in groups.values()])
         trainer._backward(trainer.model, rows)
         expected = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
         for rank in (0, 1):

@@ -19,9 +19,8 @@ from llmgym._util.settings import check, differing, parse, setting
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, did_you_mean
 from llmgym.task import Task
-from llmgym_trainer.algorithm.advantages import BASELINES
-from llmgym_trainer.algorithm.credit import CREDITS, Credit
-from llmgym_trainer.algorithm.loss import LEVELS
+from llmgym_trainer.algorithm.advantages import BASELINES, CREDITS, Credit, OverlongPenalty
+from llmgym_trainer.algorithm.loss import CORRECTIONS, LOSS_TYPES, OTHER_LOSS_TYPES
 from llmgym_trainer.collection.metrics import VALIDATION_METRICS
 
 DERIVED = {
@@ -79,23 +78,6 @@ REFUSED = {
     "groups_in_flight": (None, "asynchronous training does not exist yet; a step's batch_size groups run together"),
 }
 """Settings with one allowed value so far, and why."""
-
-LOSS_TYPES = {
-    "dapo": "sum over trained tokens / trained tokens of the whole step",
-    "cispo": "as dapo, with CISPO's clipped-ratio objective; needs epsilon_high of 1 or more",
-    "bnpo": "as dapo: the step is one batch, however many micro-batches it takes",
-    "grpo": "mean over episodes of the mean over the episode's trained tokens",
-    "dr_grpo": "sum over trained tokens / (episodes x max_model_length)",
-    "luspo": "sum over trained tokens / episodes: a long episode weighs more, however many rows it has (TRL's "
-    "advice on importance_sampling_level changes nothing at a ratio of 1)",
-}
-"""Loss types that train correctly on rows that vary in number, and their denominator."""
-
-OTHER_LOSS_TYPES = {
-    "sapo": "each batch is trained on once, and at that ratio of 1 its soft gate has the gradient of grpo: use that",
-    "vespo": "each batch is trained on once, and at that ratio of 1 its sequence weight is 1, which is dapo: use that",
-}
-"""Loss types of TRL that are refused, and why."""
 
 _NOT_NEGATIVE = ("learning_rate", "weight_decay", "beta", "warmup_steps", "max_grad_norm")
 
@@ -177,7 +159,7 @@ class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type informati
         None,
         "Importance weights for samplers whose probabilities differ a little: 'token', 'sequence' (one "
         "length-normalised ratio per row), or 'off'. None: 'token' in bf16 and fp16, else 'off'.",
-        choices=LEVELS,
+        choices=CORRECTIONS,
     )
     sampling_correction_cap: float = setting(
         2.0, "Largest importance weight; larger ratios are cut to it.", least=1, most=math.inf
@@ -375,8 +357,16 @@ class GRPOConfig(_TRLConfig):  # type: ignore[misc]  # trl has no type informati
 
     def make_credit(self) -> Credit:
         """How the rewards of a step become advantages."""
+        overlong = None
+        if self.overlong_penalty is not None:
+            overlong = OverlongPenalty(self.overlong_penalty, self.overlong_buffer_tokens, self.max_model_length)
         return Credit(
-            self.credit, self.turn_discount, self.turn_reward_weight, self.scale_rewards, self.advantage_baseline
+            self.credit,
+            self.turn_discount,
+            self.turn_reward_weight,
+            self.scale_rewards,
+            self.advantage_baseline,
+            overlong,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""How much memory a run needs, from the model's configuration alone. Loads no weights and trains nothing.
+"""How much memory a run needs, estimated from the model's configuration before any weights load.
 
 Parameters are counted on a model built without storage, so they are exact for every architecture, shared weights and
 the adapter included. Activations are those of a decoder with a gated feed-forward layer and scaled dot-product
@@ -8,18 +8,22 @@ keeps is gone before training begins: the peak is the larger of the two, on top 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from peft import PeftConfig, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from llmgym.errors import ConfigError
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.engines.base import MAX_BATCH, MAX_PREFILL_TOKENS
+from llmgym_trainer.errors import OutOfMemoryError
 
 _ADAM = 12
 """Bytes a trained parameter costs besides itself: its gradient and Adam's two moments, all in fp32."""
@@ -207,6 +211,34 @@ def check_memory(estimate: MemoryEstimate, available: int, config: GRPOConfig, *
             f"max_concurrent_episodes={fit} or lower max_model_length"
         )
     return None
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(inputs: Mapping[str, torch.Tensor], micro_batch_tokens: int) -> Iterator[None]:
+    """Turn torch's out-of-memory error into one that names the setting.
+
+    Args:
+        inputs: The micro-batch, with ``prompt_ids`` (B, P) and ``completion_ids`` (B, C).
+        micro_batch_tokens: The setting.
+
+    Raises:
+        OutOfMemoryError: The section ran out of memory.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and not should_reduce_batch_size(error):
+            raise
+        rows, width = len(inputs["prompt_ids"]), inputs["prompt_ids"].shape[1] + inputs["completion_ids"].shape[1]
+        if rows > 1:
+            remedy = f"lower micro_batch_tokens, such as to {max(micro_batch_tokens, rows * width) // 2}"
+        else:
+            remedy = "lower max_model_length, for no row is cut to micro_batch_tokens"
+        raise OutOfMemoryError(
+            f"out of memory in a forward and backward pass of {rows} rows of {width} tokens "
+            f"(micro_batch_tokens={micro_batch_tokens}): {remedy}; or set gradient_checkpointing=True, or train an adapter "
+            f"(--lora). The device said: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def free_memory(config: GRPOConfig) -> tuple[int, str]:

@@ -19,9 +19,10 @@ from llmgym.env import Env
 from llmgym.errors import ConfigError
 from llmgym.registry import env_factory as as_env_factory
 from llmgym.task import Task, check_unique_ids
-from llmgym_trainer.collection.preflight import check_first_reset
+from llmgym_trainer.collection.collector import check_first_reset
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.task_stream import Mixture, TaskSource
+from llmgym_trainer.errors import NoRewardVarianceError
 from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
 from llmgym_trainer.models.load import load_model, load_model_config, resolve_model
 from llmgym_trainer.runs.checkpoints import checkpoint_name
@@ -29,7 +30,7 @@ from llmgym_trainer.runs.folder import RunFolder
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.reporting import Reporter, check_wandb
 from llmgym_trainer.runs.state import RunState, check_settings, find_checkpoint
-from llmgym_trainer.trainer import MultiTurnGRPOTrainer, NoRewardVarianceError
+from llmgym_trainer.trainer import MultiTurnGRPOTrainer
 
 
 @dataclass(frozen=True)

@@ -1,90 +1,13 @@
-"""From rows to the tensors of forward passes, and each loss type's denominator. Knows no episode and no model."""
+"""From rows to the tensors of the forward passes of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
 
 import torch
 
-from llmgym_trainer.algorithm.rows import Row
-
-
-@dataclass
-class TrainRow:
-    """A row with what the loss needs.
-
-    Attributes:
-        row: The tokens.
-        advantages: The advantage of each turn of its episode.
-        episode_tokens: Trained tokens of the whole episode, over all its rows.
-    """
-
-    row: Row
-    advantages: Sequence[float]
-    episode_tokens: int
-
-
-@dataclass(frozen=True)
-class StepTotals:
-    """What all processes train on in one step.
-
-    Attributes:
-        tokens: Trained tokens.
-        episodes: Episodes with a trained token.
-        longest: Trained tokens of the longest episode.
-        micro_batch_rows: Rows of each forward pass, of the process that needs most. All run as many passes, with as
-            many rows: TRL gathers one number a row.
-    """
-
-    tokens: int
-    episodes: int
-    longest: int
-    micro_batch_rows: tuple[int, ...]
-
-    @property
-    def micro_batches(self) -> int:
-        """Forward passes of each process."""
-        return len(self.micro_batch_rows)
-
-    @classmethod
-    def merge(cls, parts: Sequence[StepTotals]) -> StepTotals:
-        """Totals over processes."""
-        return cls(
-            sum(part.tokens for part in parts),
-            sum(part.episodes for part in parts),
-            max(part.longest for part in parts),
-            tuple(map(max, zip_longest(*(part.micro_batch_rows for part in parts), fillvalue=0))),
-        )
-
-
-@dataclass(frozen=True)
-class LossScale:
-    """A loss type as weights of tokens and one denominator: ``sum(weight * token loss) / denominator``.
-
-    Every supported loss type is of this form, so an episode counts the same in one row or in five, and in
-    whatever micro-batch its rows land. TRL's own normalisers count rows or the tokens of one micro-batch.
-    """
-
-    weights_by_length: bool
-    factor: float
-    denominator: float
-
-    @classmethod
-    def of(cls, loss_type: str, totals: StepTotals, max_model_length: int) -> LossScale:
-        """The scale of a loss type in :data:`llmgym_trainer.config.LOSS_TYPES` for the totals of a step."""
-        by_length = loss_type == "grpo"
-        if by_length or loss_type == "luspo":
-            # Weights and denominator are `longest` times as large, so that neither is under 1: TRL clamps sums there.
-            return cls(by_length, totals.longest, float(totals.episodes * totals.longest))
-        if loss_type == "dr_grpo":
-            return cls(False, 1, float(totals.episodes * max_model_length))
-        return cls(False, 1, float(totals.tokens))
-
-    def weight(self, row: TrainRow) -> float:
-        """Weight of each trained token of a row."""
-        return self.factor / row.episode_tokens if self.weights_by_length else self.factor
+from llmgym_trainer.algorithm.loss import LossScale
+from llmgym_trainer.algorithm.rows import TrainRow
 
 
 def pack(rows: Sequence[TrainRow], micro_batch_tokens: int) -> list[list[TrainRow]]:

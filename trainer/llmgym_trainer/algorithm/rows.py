@@ -1,4 +1,4 @@
-"""Episodes as rows of tokens to train on. Knows the token record of an episode; no model, template or reward.
+"""Episodes as rows of tokens to train on.
 
 A turn that extends the one before goes on in its row; where history was rewritten a new row starts. With contexts C and
 sampled turns S, four turns of which the third starts anew give (C1 S1 C2 S2) (C3 S3 C4 S4), and exactly the S are
@@ -9,7 +9,7 @@ purpose stand there too, as context.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from llmgym.episode import Episode, TurnTokens
@@ -48,6 +48,21 @@ class Row:
         return sum(self.mask)
 
 
+@dataclass
+class TrainRow:
+    """A row with what the loss needs.
+
+    Attributes:
+        row: The tokens.
+        advantages: The advantage of each turn of its episode.
+        episode_tokens: Trained tokens of the whole episode, over all its rows.
+    """
+
+    row: Row
+    advantages: Sequence[float]
+    episode_tokens: int
+
+
 def build_rows(episode: Episode, index: int = 0, *, left_out: Collection[int] = ()) -> list[Row]:
     """Turn an episode into training rows.
 
@@ -84,6 +99,21 @@ def build_rows(episode: Episode, index: int = 0, *, left_out: Collection[int] = 
         row.logprobs += [0.0] * context + (tokens.logprobs if trained else [0.0] * sampled)
         row.policy_version = min(row.policy_version, tokens.policy_version)
     return [row for row in rows if row.num_trained]
+
+
+def train_rows(episode: Episode, index: int, advantages: Sequence[float], *, corrected: bool) -> list[TrainRow]:
+    """The rows of an episode with its advantages.
+
+    Args:
+        episode: The episode.
+        index: Its index among those that train.
+        advantages: One a turn.
+        corrected: Whether malformed turns that were corrected train too.
+    """
+    left_out = [] if corrected else [number for number, turn in enumerate(episode.turns) if turn.corrected]
+    rows = build_rows(episode, index, left_out=left_out)
+    tokens = sum(row.num_trained for row in rows)
+    return [TrainRow(row, advantages, tokens) for row in rows]
 
 
 def _check(tokens: TurnTokens, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs groups of episodes with the model as policy. Knows tasks, environments and engines; no loss, no tensor."""
+"""Runs groups of episodes, with the model as policy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import Any
 from llmgym._util.seeding import derive_seed
 from llmgym.env import Env
 from llmgym.episode import Episode, EpisodeLimits, StopReason
+from llmgym.errors import ConfigError
+from llmgym.messages import Message, ToolSpec
+from llmgym.policy import Policy, PolicyTurn
 from llmgym.rollout import run_episode
 from llmgym.task import Task
 from llmgym_trainer.engines.base import Engine, Sample, SamplingParams
 from llmgym_trainer.engines.deterministic import BatchGate
+from llmgym_trainer.runs.interrupts import run_until_closed
 from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import ModelPolicy
 
@@ -26,13 +30,20 @@ class Group:
 
     Attributes:
         task: The task.
-        episodes: Those that are evidence about the policy.
-        failed: Those that ended with ERROR, also after their retries.
+        episodes: Those that did not fail.
+        failed: Those that ended with ERROR, earlier attempts of a retried episode included.
+        replaced: Whether another group trains in its place, because this one has no reward variance.
     """
 
     task: Task
     episodes: list[Episode] = field(default_factory=list)
     failed: list[Episode] = field(default_factory=list)
+    replaced: bool = False
+
+    @property
+    def all_episodes(self) -> list[Episode]:
+        """Every episode, for the records."""
+        return [*self.episodes, *self.failed]
 
 
 class RolloutClock:
@@ -92,6 +103,10 @@ class _TimedEngine:
 class Collector:
     """Runs groups of episodes concurrently.
 
+    Attributes:
+        codec: Renders and parses.
+        clock: How long sampling and environments took.
+
     Args:
         codec: Renders and parses.
         engine: Samples.
@@ -117,7 +132,7 @@ class Collector:
         env_id: str | Callable[[Task], str] = "",
         provenance: dict[str, Any] | None = None,
     ) -> None:
-        self._codec = codec
+        self.codec = codec
         self.clock = RolloutClock()
         self._engine: Engine = _TimedEngine(engine, self.clock)
         self._gate: BatchGate | None = None
@@ -129,6 +144,10 @@ class Collector:
         self._episode_retries = episode_retries
         self._env_id: Callable[[Task], str] = env_id if callable(env_id) else lambda task: env_id
         self._provenance = dict(provenance or {})
+
+    def sync(self, version: int) -> None:
+        """Sample with the current weights from now on."""
+        self._engine.sync(version)
 
     async def collect(
         self,
@@ -155,8 +174,7 @@ class Collector:
             on_episode: Called as each episode ends.
 
         Returns:
-            The groups in the order of ``tasks``, their episodes in the order of their index. Failed episodes
-            are kept apart, never lost.
+            The groups in the order of ``tasks``, their episodes in the order of their index.
         """
         slots = asyncio.Semaphore(self._max_concurrent_episodes or max(1, len(tasks) * episodes_per_task))
 
@@ -196,9 +214,7 @@ class Collector:
         self, task: Task, index: int, limits: EpisodeLimits, temperature: float, name: tuple[Any, ...]
     ) -> Episode:
         try:
-            env = self._env_factory(task)
-            if not isinstance(env, Env):
-                raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
+            env = _make_env(self._env_factory, task)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
             return Episode(
                 task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",
@@ -206,7 +222,7 @@ class Collector:
                 env_id=self._env_id(task), episode_index=index, seed=self._seed, provenance=dict(self._provenance),
             )  # fmt: skip
         policy = ModelPolicy(
-            self._codec,
+            self.codec,
             self._engine,
             limits,
             key="/".join(map(str, name)),
@@ -217,3 +233,53 @@ class Collector:
             env, task, policy, limits,
             seed=self._seed, episode_index=index, env_id=self._env_id(task), provenance=self._provenance,
         )  # fmt: skip
+
+
+def _make_env(env_factory: Callable[[Task], Env], task: Task) -> Env:
+    env = env_factory(task)
+    if not isinstance(env, Env):
+        raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
+    return env
+
+
+class _NoPolicy(Policy):
+    """Ends the episode where its first turn would begin."""
+
+    async def act(self, messages: list[Message], tool_specs: list[ToolSpec]) -> PolicyTurn:
+        return PolicyTurn(stop=StopReason.MAX_TURNS)
+
+
+def check_first_reset(
+    env_factory: Callable[[Task], Env], tasks: Sequence[Task], limits: EpisodeLimits, *, seed: int
+) -> None:
+    """Try the environment before a model loads: build, reset and close it for the first task, and if the reset fails
+    also for the last task.
+
+    A reset may fail now and then, which training tolerates. An environment that fails for both tasks is broken.
+
+    Args:
+        env_factory: Builds a fresh environment for one episode of a task.
+        tasks: The tasks of one environment.
+        limits: ``env_timeout_s`` bounds a reset.
+        seed: The run seed.
+
+    Raises:
+        ConfigError: An environment cannot be built, or neither reset works.
+    """
+    failed: list[str] = []
+    for task in (tasks[0], tasks[-1]):
+        try:
+            env = _make_env(env_factory, task)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(
+                f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
+            ) from error
+        episode = run_until_closed(
+            run_episode(env, task, _NoPolicy(), limits, seed=seed), blocked_after_s=limits.env_timeout_s
+        )
+        if episode.stop_reason is StopReason.MAX_TURNS:
+            return
+        failed.append(f"task {task.id!r} ({episode.stop_detail})")
+    raise ConfigError(
+        f"the environment {episode.env_id!r} cannot begin {'; nor '.join(failed)}. Fix it, and test it with llmgym check"
+    )

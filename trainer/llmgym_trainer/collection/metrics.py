@@ -1,4 +1,4 @@
-"""From the episodes of a step to its metrics. Knows plain numbers that travel between processes; no tensor.
+"""From the episodes of a step to its metrics.
 
 Names are TRL's where it has one, the reference's for the ratios, and explained one by one in ``docs/metrics.md``.
 """
@@ -43,6 +43,9 @@ VALIDATION_METRICS = (
 )
 """What every validation has, beside ``val/env/...`` and ``val/by_env/...`` of the environments."""
 
+GROUP_METRICS = ("reward_std", "frac_reward_zero_std", "groups/best_reward", "groups/with_success")
+"""What says nothing in a validation, whose groups have one episode."""
+
 
 @dataclass
 class EpisodeStats:
@@ -67,6 +70,7 @@ class EpisodeStats:
     context_tokens: int
     history_edited: bool
     close_failed: bool
+    error_type: str | None = None
     env_metrics: dict[str, float] = field(default_factory=dict)
     source: str = ""
 
@@ -86,6 +90,7 @@ class EpisodeStats:
             sum(len(turn.tokens.context_ids) for turn in episode.turns if turn.tokens is not None),
             any(turn.history_edited for turn in episode.turns),
             episode.close_error is not None,
+            episode.error_type,
             {name: float(value) for name, value in episode.metrics.items() if isinstance(value, (bool, int, float))},
             source,
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
 from llmgym._util.aio import BLOCKED_AFTER_S, run_sync
 from llmgym.errors import LLMGymError
 from llmgym.rollout import CLOSE_TIMEOUT_S
+from llmgym_trainer.distributed import gather
 
 T = TypeVar("T")
 
@@ -40,13 +41,9 @@ class StopRequest:
         if self.requested:
             raise TrainingInterrupted("training was asked to stop")
 
-    def check_together(self, gather: Callable[[list[bool]], list[bool]]) -> None:
-        """Like :meth:`check`, at a point that every process passes: if one was asked to stop, all stop there.
-
-        Args:
-            gather: Joins the lists of all processes.
-        """
-        self.requested = any(gather([self.requested]))
+    def check_together(self) -> None:
+        """Like :meth:`check`, at a point that every process passes: if one was asked to stop, all stop there."""
+        self.requested = any(gather(self.requested))
         self.check()
 
     @contextlib.contextmanager

@@ -84,6 +84,17 @@ class RunState:
         text = json.dumps([task.to_json() for task in tasks], sort_keys=True)
         return cls(hashlib.sha256(text.encode()).hexdigest()[:16], mixture, batch_size, processes)
 
+    def add(self, metric: str, value: float) -> None:
+        """Add a step's value of a metric."""
+        self.unlogged[metric].append(value)
+
+    def restore(self, other: RunState) -> None:
+        """Take over the values of another state in place, for the trainer, its sampler and TRL share this object."""
+        unlogged = self.unlogged
+        vars(self).update(vars(other), unlogged=unlogged)
+        unlogged.clear()
+        unlogged.update(other.unlogged)
+
     def save(self, checkpoint: Path) -> None:
         """Write it beside the weights."""
         (checkpoint / RUN_STATE_FILE).write_text(json.dumps(vars(self), indent=1), encoding="utf-8")
