@@ -33,8 +33,8 @@ def test_its_gradient_is_that_of_the_trainer(example, model_dir, tmp_path, micro
 
     with scripted():
         trainer = make_trainer(model_dir, tmp_path, env=Mixed, tasks=TASKS[:3], batch_size=3, micro_batch_tokens=400)
-    groups = trainer._rollout(0)
-    theirs = trainer._rows(groups, 0)
+    groups = trainer.sampler.sample(0)
+    theirs = trainer._rows(groups)
     mine = example.make_rows([group.episodes for group in groups])
     assert len(mine) == 8
     assert [(row.row.ids, row.row.mask) for row in mine] == [(row.row.ids, row.row.mask) for row in theirs]

@@ -1,8 +1,13 @@
-"""The errors that end a training run. Those of its files are in :mod:`llmgym_trainer.runs`."""
+"""The errors that end a training run, and the test for unusable weights.
+
+The errors of its files are in :mod:`llmgym_trainer.runs`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
 
 from llmgym.errors import LLMGymError
 
@@ -32,6 +37,11 @@ class NonFiniteError(LLMGymError, RuntimeError):
 
 class RuinedWeightsError(NonFiniteError):
     """The weights are unusable: no checkpoint of them is written."""
+
+
+def weights_are_finite(model: torch.nn.Module) -> bool:
+    """Whether no parameter holds NaN or infinity, in one pass over them: either makes a sum non-finite too."""
+    return all(bool(parameter.detach().sum(dtype=torch.float32).isfinite()) for parameter in model.parameters())
 
 
 def ruined_weights(what: str, step: int, config: GRPOConfig) -> RuinedWeightsError:

@@ -67,9 +67,10 @@ from llmgym_trainer.errors import (
     RuinedWeightsError,
     TooManyErrorsError,
     ruined_weights,
+    weights_are_finite,
 )
 from llmgym_trainer.memory import explain_out_of_memory
-from llmgym_trainer.models.load import make_codec, weights_are_finite
+from llmgym_trainer.models.load import make_codec
 from llmgym_trainer.runs import checkpoints
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.reporting import Reporter

@@ -128,11 +128,6 @@ def make_codec(
     return Codec(tokenizer, template_kwargs=dict(template_kwargs or {}), extra_stop_ids=extra)
 
 
-def weights_are_finite(model: torch.nn.Module) -> bool:
-    """Whether no parameter holds NaN or infinity, in one pass over them: either makes a sum non-finite too."""
-    return all(bool(parameter.detach().sum(dtype=torch.float32).isfinite()) for parameter in model.parameters())
-
-
 def _cannot_load(path: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"cannot load model {path!r}: {error}\nGive a model directory, a hub name that can be reached from here, or "

@@ -28,8 +28,7 @@ from llmgym.episode import Episode, EpisodeLimits
 from llmgym.errors import ConfigError
 from llmgym_trainer.algorithm.rows import Row, build_rows
 from llmgym_trainer.engines.base import Sample, SamplingParams
-from llmgym_trainer.errors import NonFiniteError
-from llmgym_trainer.models.load import weights_are_finite
+from llmgym_trainer.errors import NonFiniteError, weights_are_finite
 from llmgym_trainer.tokens.codec import Codec
 from llmgym_trainer.tokens.policy import ModelPolicy
 
