@@ -30,8 +30,8 @@ from llmgym import Env, Episode, EpisodeLimits, StopReason, Task, run_episode
 from llmgym.evaluation.statistics import has_reward_variance
 from llmgym.registry import find
 from llmgym_trainer.algorithm.advantages import compute_advantages
-from llmgym_trainer.algorithm.batches import TrainRow, pack
-from llmgym_trainer.algorithm.rows import build_rows
+from llmgym_trainer.algorithm.batches import pack
+from llmgym_trainer.algorithm.rows import TrainRow, build_rows
 from llmgym_trainer.engines import make_engine
 from llmgym_trainer.engines.base import Engine
 from llmgym_trainer.models.load import load_model, make_codec, resolve_model
