@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llmgym._util.text import first_difference
-from llmgym.checking.hostile import MARKERS, TEXTS, HostileAction, call_message, call_of, hostile_actions
+from llmgym.checking.hostile import MARKERS, TEXTS, call_message, call_of, hostile_actions
 from llmgym.checking.report import Findings
 from llmgym.checking.schemas import valid_arguments
 from llmgym.checking.session import Blocked, CheckContext, Session, Skip, common_length
@@ -183,25 +183,24 @@ def check_hostile_results(context: CheckContext) -> str:
         return texts[name]
 
     tool = FunctionTool(quote, name="llmgym_check_quoting")
-    actions = [
-        HostileAction(
-            f"{tool.name}, a tool whose result is {name}",
-            call_message(call_of(tool.name, json.dumps({"name": name}), id="q")),
+    actions = {
+        f"{tool.name}, a tool whose result is {name}": call_message(
+            call_of(tool.name, json.dumps({"name": name}), id="q")
         )
         for name in texts
-    ]
+    }
     count = _send_all(context, actions, "hostile-result-raises", tool)
     if not quoted:
         raise Skip(_OWN_DISPATCH)
     return f"{count} results"
 
 
-def _send_all(context: CheckContext, actions: Sequence[HostileAction], raises: str, *tools: FunctionTool) -> int:
+def _send_all(context: CheckContext, actions: Mapping[str, Any], raises: str, *tools: FunctionTool) -> int:
     """Send actions, several to an episode, whose ``ToolEnv`` has ``tools`` too, and return their number."""
     end = time.monotonic() + BUDGET_TIMEOUTS * context.timeout_s
     session, lost, stopped = None, context.lost_calls, ""
     with contextlib.ExitStack() as sessions:
-        for count, action in enumerate(actions):
+        for count, (name, message) in enumerate(actions.items()):
             if session is None or session.ended or not session.usable or session.steps >= STEPS_PER_EPISODE:
                 sessions.close()
                 session = sessions.enter_context(Session(context, context.played[count % len(context.played)], count))
@@ -212,7 +211,7 @@ def _send_all(context: CheckContext, actions: Sequence[HostileAction], raises: s
                         env.tool_timeout_s = min(env.tool_timeout_s, context.timeout_s / 4)
                 elif tools:
                     raise Skip(_NO_TOOL_ENV)
-            session.step(action.message, sent=action.name, raises=raises)
+            session.step(message, sent=name, raises=raises)
             context.hostile_actions += 1
             context.progress(f"{raises.removesuffix('-raises')}s: {count + 1} of {len(actions)}")
             if context.lost_calls > lost:

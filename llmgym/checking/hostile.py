@@ -1,7 +1,7 @@
-"""Assistant messages no environment may fall over. Knows tool specifications; sends nothing.
+"""Hostile assistant messages, which no environment may fail on.
 
-All are what a model, a parser or a hosted endpoint has been seen to produce, or what a policy under reward pressure
-may find. The list is the same for the same specifications and seed.
+Models, parsers and hosted endpoints have been seen to produce them, or a policy under reward pressure may find them. The
+same specifications and seed give the same messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from llmgym.checking.schemas import valid_arguments
@@ -18,7 +17,7 @@ from llmgym.messages import ToolSpec
 MEGABYTE = 1_000_000
 MAX_TOOLS = 6
 MAX_PROPERTIES = 4
-FUZZED = 120
+MUTATIONS = 120
 
 MARKERS = (
     "<|im_start|>",
@@ -124,32 +123,6 @@ VALUES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class HostileAction:
-    """One hostile message.
-
-    Attributes:
-        name: What is wrong with it.
-        message: The message, before :func:`llmgym.normalize_message`.
-    """
-
-    name: str
-    message: dict[str, Any]
-
-
-def hostile_actions(specs: list[ToolSpec], seed: int = 0) -> list[HostileAction]:
-    """All hostile actions against tools with these specifications (without faults): several hundred."""
-    rng = random.Random(seed)
-    tools = specs[:MAX_TOOLS]
-    return [
-        *_contents(),
-        *_unknown_tools([spec["function"]["name"] for spec in tools]),
-        *(action for spec in tools or [_ABSENT] for action in _bad_arguments(spec)),
-        *_ids(tools or [_ABSENT]),
-        *_fuzzed(tools or [_ABSENT], rng),
-    ]
-
-
 _ABSENT: ToolSpec = {
     "type": "function",
     "function": {
@@ -158,6 +131,21 @@ _ABSENT: ToolSpec = {
         "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
     },
 }
+
+
+def hostile_actions(specs: list[ToolSpec], seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Several hundred hostile actions against tools with these specifications, which have no faults.
+
+    Returns:
+        What is wrong with each, and the message, before :func:`llmgym.normalize_message`.
+    """
+    tools = specs[:MAX_TOOLS] or [_ABSENT]
+    calls = {
+        **_unknown_tools([spec["function"]["name"] for spec in specs[:MAX_TOOLS]]),
+        **{name: call for spec in tools for name, call in _bad_arguments(spec)},
+        **dict(_mutated(tools, random.Random(seed))),
+    }
+    return {**_contents(), **{name: call_message({**call, "id": "c1"}) for name, call in calls.items()}, **_ids(tools)}
 
 
 def call_message(*calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -170,70 +158,64 @@ def call_of(name: Any, arguments: Any, **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}, **fields}
 
 
-def _contents() -> Iterator[HostileAction]:
-    for name, text in TEXTS.items():
-        yield HostileAction(f"content: {name}", {"role": "assistant", "content": text})
-    yield HostileAction("no content", {"role": "assistant"})
-    yield HostileAction("null content", {"role": "assistant", "content": None})
-    yield HostileAction("null content and no calls", {"role": "assistant", "content": None, "tool_calls": []})
-    yield HostileAction("empty list of parts", {"role": "assistant", "content": []})
-    yield HostileAction("text parts", {"role": "assistant", "content": [{"type": "text", "text": "4"}, "2"]})
-    yield HostileAction("reasoning only", {"role": "assistant", "content": "", "reasoning_content": "hm"})
-    yield HostileAction("odd keys", {"role": "assistant", "content": "", "refusal": "no", "audio": {}, "name": "x"})
+def _contents() -> dict[str, dict[str, Any]]:
+    contents: dict[str, dict[str, Any]] = {f"content: {name}": {"content": text} for name, text in TEXTS.items()}
+    contents |= {
+        "no content": {},
+        "null content": {"content": None},
+        "null content and no calls": {"content": None, "tool_calls": []},
+        "empty list of parts": {"content": []},
+        "text parts": {"content": [{"type": "text", "text": "4"}, "2"]},
+        "reasoning only": {"content": "", "reasoning_content": "hm"},
+        "odd keys": {"content": "", "refusal": "no", "audio": {}, "name": "x"},
+    }
+    return {name: {"role": "assistant", **fields} for name, fields in contents.items()}
 
 
-def _unknown_tools(known: list[str]) -> Iterator[HostileAction]:
+def _unknown_tools(known: list[str]) -> dict[str, dict[str, Any]]:
     names = ["no_such_tool", "", " ", "__class__", "__init__", "step", "close", "_run", "tools.0", "a" * 10_000]
     names += [*MARKERS[:4], "\x00", "\ud800", "../x", "x" * MEGABYTE, "é", "functions."]
     names += [changed for name in known for changed in (name.upper(), f"{name} ", f"functions.{name}", name + "2")]
-    for name in dict.fromkeys(names):
-        yield HostileAction(f"unknown tool {name[:30]!r}", call_message(call_of(name, "{}", id="c1")))
+    return {f"unknown tool {name[:30]!r}": call_of(name, "{}") for name in names}
 
 
-def _bad_arguments(spec: ToolSpec) -> Iterator[HostileAction]:
+def _bad_arguments(spec: ToolSpec) -> Iterator[tuple[str, dict[str, Any]]]:
     name, good = spec["function"]["name"], valid_arguments(spec)
-    for kind, arguments in MALFORMED.items():
-        yield HostileAction(f"{name}: arguments {kind}", call_message(call_of(name, arguments, id="c1")))
-    for kind, value in VALUES.items():
-        yield HostileAction(f"{name}: arguments as {kind}, not text", call_message(call_of(name, value, id="c1")))
-    for missing in good:
-        rest = {key: value for key, value in good.items() if key != missing}
-        yield HostileAction(f"{name}: {missing} missing", call_message(call_of(name, json.dumps(rest), id="c1")))
-    extra = json.dumps({**good, "self": 1, "unexpected": "x"})
-    yield HostileAction(f"{name}: unexpected arguments", call_message(call_of(name, extra, id="c1")))
+    bad = {f"arguments {kind}": arguments for kind, arguments in MALFORMED.items()}
+    bad |= {f"arguments as {kind}, not text": value for kind, value in VALUES.items()}
+    bad |= {f"{key} missing": json.dumps({other: good[other] for other in good if other != key}) for key in good}
+    bad["unexpected arguments"] = json.dumps({**good, "self": 1, "unexpected": "x"})
     for key in list(spec["function"]["parameters"].get("properties", {}))[:MAX_PROPERTIES]:
-        for kind, value in {**VALUES, **TEXTS}.items():
-            arguments = json.dumps({**good, key: value})
-            yield HostileAction(f"{name}: {key} = {kind}", call_message(call_of(name, arguments, id="c1")))
+        bad |= {f"{key} = {kind}": json.dumps({**good, key: value}) for kind, value in {**VALUES, **TEXTS}.items()}
+    return ((f"{name}: {what}", call_of(name, arguments)) for what, arguments in bad.items())
 
 
-def _ids(tools: list[ToolSpec]) -> Iterator[HostileAction]:
-    name, good = tools[0]["function"]["name"], json.dumps(valid_arguments(tools[0]))
-    other = call_of(tools[-1]["function"]["name"], json.dumps(valid_arguments(tools[-1])))
-    call = call_of(name, good)
-    yield HostileAction("a call without an id", call_message(call))
-    yield HostileAction("two calls without ids", call_message(call, other))
-    yield HostileAction("two calls with one id", call_message({**call, "id": "same"}, {**other, "id": "same"}))
-    yield HostileAction("the same call twice", call_message({**call, "id": "a"}, {**call, "id": "b"}))
-    yield HostileAction("ids in no order", call_message({**call, "id": "9"}, {**other, "id": "1"}, {**call, "id": "5"}))
-    yield HostileAction("an id from another turn", call_message({**call, "id": "c1"}))
-    for kind, id in {"empty": "", "null": None, "number": 7, "1 MB": "i" * MEGABYTE, "surrogate": "\ud800"}.items():
-        yield HostileAction(f"call id {kind}", call_message({**call, "id": id}))
-    yield HostileAction("sixteen calls", call_message(*({**call, "id": f"n{index}"} for index in range(16))))
-    yield HostileAction("text and a call", call_message({**call, "id": "a"}, content="Let me see."))
-    yield HostileAction("markers and a call", call_message({**call, "id": "a"}, content=MARKERS[1] + MARKERS[9]))
-    bad = call_of(name, '{"cut', id="b")
-    yield HostileAction("a good and a bad call", call_message({**call, "id": "a"}, bad))
-    yield HostileAction("a bad and a good call", call_message(bad, {**call, "id": "a"}))
-    unknown = call_of("no_such_tool", "{}", id="u")
-    yield HostileAction(
-        "an unknown tool between calls", call_message({**call, "id": "a"}, unknown, {**other, "id": "z"})
+def _ids(tools: list[ToolSpec]) -> dict[str, dict[str, Any]]:
+    one, other = (
+        call_of(spec["function"]["name"], json.dumps(valid_arguments(spec))) for spec in (tools[0], tools[-1])
     )
+    bad, unknown = call_of(tools[0]["function"]["name"], '{"cut', id="b"), call_of("no_such_tool", "{}", id="u")
+    ids = {"empty": "", "null": None, "number": 7, "1 MB": "i" * MEGABYTE, "surrogate": "\ud800"}
+    return {
+        "a call without an id": call_message(one),
+        "two calls without ids": call_message(one, other),
+        "two calls with one id": call_message({**one, "id": "same"}, {**other, "id": "same"}),
+        "the same call twice": call_message({**one, "id": "a"}, {**one, "id": "b"}),
+        "ids in no order": call_message({**one, "id": "9"}, {**other, "id": "1"}, {**one, "id": "5"}),
+        "an id from another turn": call_message({**one, "id": "c1"}),
+        **{f"call id {kind}": call_message({**one, "id": id}) for kind, id in ids.items()},
+        "sixteen calls": call_message(*({**one, "id": f"n{index}"} for index in range(16))),
+        "text and a call": call_message({**one, "id": "a"}, content="Let me see."),
+        "markers and a call": call_message({**one, "id": "a"}, content=MARKERS[1] + MARKERS[9]),
+        "a good and a bad call": call_message({**one, "id": "a"}, bad),
+        "a bad and a good call": call_message(bad, {**one, "id": "a"}),
+        "an unknown tool between calls": call_message({**one, "id": "a"}, unknown, {**other, "id": "z"}),
+    }
 
 
-def _fuzzed(tools: list[ToolSpec], rng: random.Random) -> Iterator[HostileAction]:
+def _mutated(tools: list[ToolSpec], rng: random.Random) -> Iterator[tuple[str, dict[str, Any]]]:
     alphabet = '{}[]":,\\ 0aé\n\x00\ud83d'
-    for index in range(FUZZED):
+    for index in range(MUTATIONS):
         spec = tools[index % len(tools)]
         text = list(json.dumps({**valid_arguments(spec), "key": "value"}))
         for _ in range(rng.randint(1, 4)):
@@ -244,7 +226,5 @@ def _fuzzed(tools: list[ToolSpec], rng: random.Random) -> Iterator[HostileAction
                 text[place : place + 1] = []
             else:
                 text.insert(place, rng.choice(alphabet))
-        yield HostileAction(
-            f"{spec['function']['name']}: mutated arguments {index}",
-            call_message(call_of(spec["function"]["name"], "".join(text), id="c1")),
-        )
+        name = spec["function"]["name"]
+        yield f"{name}: mutated arguments {index}", call_of(name, "".join(text))

@@ -54,11 +54,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def check(reference, capsys):
-    status = cli.main(["check", reference, "--json"])
-    return status, json.loads(capsys.readouterr().out)
-
-
+@pytest.mark.slow
 def test_the_commands_of_the_guide_work(folder, monkeypatch, capsys):
     lines = iter(["/weigh", "lamp", "not a number"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
@@ -97,25 +93,26 @@ def test_splits_of_the_guide_are_apart_and_all_there(folder):
     assert all(splits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(3))
-def test_each_change_of_the_guide_is_found(place, folder, capsys):
+def test_each_change_of_the_guide_is_found(place, folder):
     diff, about = BREAKS[place]
     (folder / "broken_env.py").write_text(changed((folder / "my_env.py").read_text(), diff))
-    status, report = check("broken_env.py:Warehouse-v0", capsys)
-    assert status == 1
-    assert [finding["code"] for finding in report["findings"]] == re.findall(r"`([a-z]+-[a-z-]+)`", about)
+    report = llmgym.check_env("broken_env.py:Warehouse-v0")
+    assert not report.ok
+    assert [finding.code for finding in report.findings] == re.findall(r"`([a-z]+-[a-z-]+)`", about)
 
 
 def test_every_change_of_the_guide_is_tested():
     assert len(BREAKS) == len(blocks(GUIDE, "diff")) == 3
 
 
-def test_the_environment_without_toolenv_is_right(folder, capsys):
+@pytest.mark.slow
+def test_the_environment_without_toolenv_is_right(folder):
     (folder / "guess_env.py").write_text(GUESS)
-    status, report = check("guess_env.py:Guess-v0", capsys)
-    assert status == 0
-    assert report["findings"] == []
-    not_checked = {one["name"] for one in report["checks"] if one["status"] == "not checked"}
+    report = llmgym.check_env("guess_env.py:Guess-v0")
+    assert report.findings == []
+    not_checked = {one.name for one in report.checks if one.status == "not checked"}
     assert not_checked == {"tool-specs", "hostile-results", "tool-dispatch", "expert"}
 
 

@@ -18,12 +18,12 @@ SPEC = {
 ACTIONS = hostile_actions([SPEC])
 
 
-def calls(action):
-    return action.message.get("tool_calls") or []
+def calls(message):
+    return message.get("tool_calls") or []
 
 
 def arguments():
-    return [call["function"]["arguments"] for action in ACTIONS for call in calls(action)]
+    return [call["function"]["arguments"] for message in ACTIONS.values() for call in calls(message)]
 
 
 def test_there_are_hundreds_with_and_without_tools():
@@ -36,19 +36,15 @@ def test_the_same_seed_gives_the_same_actions():
     assert hostile_actions([SPEC], seed=1) != hostile_actions([SPEC], seed=2)
 
 
-def test_names_tell_the_actions_apart():
-    assert len({action.name for action in ACTIONS}) == len(ACTIONS)
-
-
 def test_every_action_is_a_message_that_a_driver_passes_on():
-    for action in ACTIONS:
-        normalize_message(action.message, role="assistant")
+    for message in ACTIONS.values():
+        normalize_message(message, role="assistant")
 
 
 def test_every_kind_of_the_list_is_there():
-    contents = [action.message.get("content") for action in ACTIONS]
+    contents = [message.get("content") for message in ACTIONS.values()]
     texts = [text for text in [*contents, *arguments()] if isinstance(text, str)]
-    assert any("content" not in action.message for action in ACTIONS)
+    assert any("content" not in message for message in ACTIONS.values())
     assert None in contents
     assert "" in contents
     assert any("<|im_start|>" in text for text in texts)
@@ -57,9 +53,9 @@ def test_every_kind_of_the_list_is_there():
     assert any(len(text) >= MEGABYTE for text in contents if isinstance(text, str))
     assert any(len(text) >= MEGABYTE for text in arguments() if isinstance(text, str))
     assert any(not isinstance(value, str) for value in arguments())
-    names = {call["function"]["name"] for action in ACTIONS for call in calls(action)}
+    names = {call["function"]["name"] for message in ACTIONS.values() for call in calls(message)}
     assert {"look_up", "LOOK_UP", "no_such_tool", "", "__class__"} <= names
-    ids = [[call.get("id") for call in calls(action)] for action in ACTIONS]
+    ids = [[call.get("id") for call in calls(message)] for message in ACTIONS.values()]
     assert [None] in ids
     assert ["same", "same"] in ids
 
@@ -76,6 +72,6 @@ def test_every_wrong_type_is_sent_for_a_parameter():
 
 
 def test_many_are_malformed_and_many_are_not():
-    malformed = [malformed_reason(normalize_message(action.message)) is not None for action in ACTIONS]
+    malformed = [malformed_reason(normalize_message(message)) is not None for message in ACTIONS.values()]
     assert sum(malformed) > 100
     assert len(malformed) - sum(malformed) > 100
