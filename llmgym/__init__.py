@@ -1,4 +1,4 @@
-"""Tool-use environments for language models, Gymnasium-compatible. Light: never imports torch."""
+"""Tool-use environments for language models, Gymnasium-compatible. Importing it never imports torch."""
 
 from llmgym._util.seeding import derive_seed
 from llmgym._util.versions import __version__ as __version__

@@ -1,4 +1,4 @@
-"""The environment contract: four members an author writes. Knows messages, tasks and tool specs only."""
+"""The environment contract: the four members that an author writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepResult:
     Attributes:
         terminated: The task's own logic ended the episode, for example on a final answer.
         truncated: Something outside the task's logic ended it.
-        messages: The whole history after this step, as a list the receiver may change.
+        messages: The whole history after this step, as copies that the receiver may change.
         reward: The episode's reward, read from the step that ends the episode.
         metrics: Diagnostics of the episode (numbers, strings or booleans), read from the same step.
         tool_errors: The :attr:`~llmgym.ToolResult.error_type` of each failed call of this step, by call id. The model
@@ -36,12 +36,12 @@ class StepResult:
 class Env(ABC):
     """One conversation with tools. A fresh object serves one episode.
 
-    The environment owns the history, the tools and the rule for the end of an episode; whoever drives it
-    owns sampling and limits. An author's ``__init__`` need not call this one.
+    The environment owns the history, the tools and the rule for the end of an episode; the loop that runs it owns
+    sampling and limits. A subclass's ``__init__`` need not call this one.
 
     Attributes:
-        rng: The episode's own random generator. The driver sets it, seeded from run seed, task id and
-            episode index, before :meth:`reset`; an environment that needs chance takes it from here only.
+        rng: The episode's own random generator. The loop sets it before :meth:`reset`, seeded from run seed, task id
+            and episode index. An environment must take all its randomness from it.
     """
 
     rng: random.Random

@@ -105,7 +105,7 @@ class Usage:
         return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
 
     def cost(self, price_in: float, price_out: float) -> float:
-        """What the tokens cost, at prices per million of them."""
+        """The cost of the tokens, at prices per million."""
         return (self.prompt_tokens * price_in + self.completion_tokens * price_out) / 1e6
 
 
@@ -114,16 +114,16 @@ class Turn:
     """One assistant turn and what the environment answered.
 
     Attributes:
-        message: The normalised assistant message; None when the sampled text is no message. A malformed turn that
-            was corrected has its text as message.
+        message: The normalised assistant message; None when the sampled text is not a message. The message of a
+            malformed turn that got a retry is its text.
         observation: The messages the environment added; with ``history_edited`` the whole new history. After a
-            malformed turn that was corrected, the correction.
+            malformed turn that got a retry, the correction.
         reward: ``StepResult.reward`` of this step.
         failure: Why the turn is a parse failure or was cut; None for a good turn.
         raw_text: The text of a turn that gave no message.
         history_edited: The environment changed earlier messages instead of only adding to them.
         tokens: Sampled tokens, when the policy has them.
-        usage: What the turn cost in tokens, when the policy says so.
+        usage: The tokens that the turn cost, when the policy reports them.
         policy_s: Seconds in ``act``.
         env_s: Seconds in ``step``.
         tool_errors: ``StepResult.tool_errors`` of this step: the error type of each failed call, by call id.
@@ -154,7 +154,7 @@ class Turn:
 
     @property
     def corrected(self) -> bool:
-        """Whether the turn was malformed and the policy got another one (``parse_retries``)."""
+        """Whether the turn was malformed and got a retry (``parse_retries``)."""
         return self.failure is not None and bool(self.observation)
 
 
@@ -176,7 +176,7 @@ class Episode:
         seed: The run seed; with task id and index it determines ``env.rng``.
         close_error: The exception of a raising ``close``, which changes nothing else.
         limits: The limits it ran under.
-        provenance: Versions, template hash and whatever else tells where the episode comes from.
+        provenance: Where the episode comes from: versions, template hash and so on.
         reset_s: Seconds in ``reset``.
         failed: Who failed in an ERROR; None for every other stop reason, and in records older than this field.
         error_type: Class name of the exception behind an ERROR, or ``"timeout"``; None where there was none.
@@ -214,7 +214,7 @@ class Episode:
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode ended otherwise than by the task."""
+        """Whether something other than the task ended the episode."""
         return self.stop_reason is not StopReason.TERMINATED
 
     @property

@@ -1,4 +1,4 @@
-"""Every error llmgym raises on purpose. Knows nothing of the rest of the package."""
+"""The errors that llmgym raises on purpose, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class LLMGymError(Exception):
 
 
 class MessageError(LLMGymError, ValueError):
-    """A value is not a chat message, or a message is out of shape."""
+    """A value is not a chat message, or a message is malformed."""
 
 
 class TaskError(LLMGymError, ValueError):
-    """A task, a task file or a task index is not usable."""
+    """A task, a task file or a task index cannot be used."""
 
 
 class DuplicateTaskError(TaskError):
@@ -47,7 +47,7 @@ class EnvContractError(LLMGymError):
 
 
 class UnknownEnvironmentError(LLMGymError, LookupError):
-    """No environment is known under the given id or path."""
+    """There is no environment under the given id or path."""
 
 
 class ConfigError(LLMGymError, ValueError):
@@ -69,10 +69,10 @@ def did_you_mean(given: str, allowed: Iterable[str], *, likeness: float = 0.7) -
     """Return ``" Did you mean 'x'?"`` for the nearest allowed name, or an empty string when none is near.
 
     Args:
-        given: What somebody wrote.
-        allowed: What could have been meant.
-        likeness: How alike names must be, as ``difflib`` counts it, 0 to 1. A version, such as ``-v0``, is no likeness.
-            What a tool answers belongs to the version of its environment: those that ship keep 0.5.
+        given: The name that was given.
+        allowed: The names that exist.
+        likeness: Smallest ``difflib`` ratio, 0 to 1, at which a name is suggested. A version, such as ``-v0``, does not
+            count. Tools keep 0.5, because their answers belong to the version of their environment.
     """
 
     def alike(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Runs one tool call in a process of its own, which can die or be killed.
 
-The child is a fresh interpreter with the same ``sys.path``; it imports the module of the function, so a module with
-isolated tools should be cheap to import. It is killed with everything it started when the call ends or is
-cancelled, and ends itself when its parent dies.
+The child is a fresh interpreter with the same ``sys.path`` that imports the function's module, so a module with
+isolated tools should be cheap to import. It is killed, with everything it started, when the call ends or is
+cancelled, and exits when its parent dies.
 """
 
 from __future__ import annotations

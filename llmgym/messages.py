@@ -1,4 +1,4 @@
-"""Chat messages in the OpenAI shape. Knows how to normalise and judge them; knows no environment."""
+"""Chat messages in the OpenAI shape: how they are normalised, copied and judged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def normalize_message(value: Any, *, role: Role | None = None, call_id_prefix: s
         A new, independent dictionary.
 
     Raises:
-        MessageError: ``value`` is no message. The text names what was given and what is expected.
+        MessageError: ``value`` is not a message. The text names what was given and what is expected.
     """
     if isinstance(value, str) and role is not None:
         value = {"role": role, "content": value}
@@ -114,7 +114,7 @@ def normalize_messages(values: Iterable[Any], known: Sequence[Message] = ()) -> 
             and only those that follow are normalised.
 
     Raises:
-        MessageError: As :func:`normalize_message`, or ``values`` is no list.
+        MessageError: As :func:`normalize_message`, or ``values`` is not a list.
     """
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise MessageError(f"expected a list of chat messages, got {_short(values)}")
@@ -141,8 +141,8 @@ def _open_call_ids(messages: Sequence[Message]) -> list[str]:
     return []
 
 
-# What a chat server or a template leaves in the text when it did not understand a call. The list holds the call
-# openers of Hermes/Qwen, Llama 3, Mistral, DeepSeek and gpt-oss, and Qwen-Coder's function tags.
+# What a chat server or a template leaves in the text when it failed to parse a call: the call openers of Hermes/Qwen,
+# Llama 3, Mistral, DeepSeek and gpt-oss, and the function tags of Qwen-Coder.
 _TOOL_MARKUP = re.compile(
     r"</?tool_call>|<\|python_tag\|>|\[TOOL_CALLS\]|<｜tool▁calls?▁begin｜>|<function=|<\|channel\|>commentary to="
 )
@@ -151,10 +151,9 @@ _TOOL_MARKUP = re.compile(
 def malformed_reason(message: Message) -> str | None:
     """Say why an assistant message counts as a parse failure, or return None.
 
-    This is the one malformed-call policy, for every kind of policy and for training and
-    evaluation alike: arguments that are no JSON object, tool markup left in the text, or a reasoning block that
-    does not end. An unknown tool name or arguments that do not fit the schema are *not* malformed: the
-    environment answers them.
+    The same rule holds for every kind of policy, in training and in evaluation: a message is malformed when the
+    arguments of a call are not a JSON object, when tool markup is left in the text, or when a reasoning block does not
+    end. An unknown tool name or arguments that do not fit the schema are *not* malformed: the environment answers them.
     """
     for call in message.get("tool_calls", []):
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -175,7 +174,7 @@ def malformed_reason(message: Message) -> str | None:
 
 
 def unreadable_message(text: str) -> Message:
-    """How a turn that could not be read stands in the history, where the policy gets another one: as its text."""
+    """An unparseable turn, as it appears in the history for a retry."""
     return {"role": "assistant", "content": text}
 
 

@@ -1,4 +1,4 @@
-"""What acts in an episode. Knows messages and turns; how a policy samples is its own affair."""
+"""Policies, which act in an episode: the protocol, and one that plays a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmgym.task import Task
 
 @dataclass
 class PolicyTurn:
-    """The outcome of one :meth:`Policy.act`: a message, or the reason why there is none.
+    """The outcome of one :meth:`Policy.act`: a message, or a named reason for having none.
 
     Attributes:
         message: The assistant message.
@@ -21,7 +21,7 @@ class PolicyTurn:
         detail: One sentence on ``stop``.
         raw_text: The text behind a turn without a message.
         tokens: The sampled tokens, when there are any.
-        usage: What the turn cost in tokens, when that is known.
+        usage: The tokens that the turn cost, when known.
     """
 
     message: Message | None = None

@@ -1,4 +1,4 @@
-"""Which environments exist: a static table of import strings, filled by ``register``. Imports none of them."""
+"""The registered environments: a table of import strings, so that an environment is imported when it is used."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The one episode loop. Joins an environment and a policy, enforces limits, writes the record.
+"""The episode loop: it runs an environment and a policy against each other, enforces limits and writes the record.
 
-Order of events, each turn: ``policy.act`` → normalise → malformed-call policy → ``env.step`` → end of
-episode (terminated, truncated, ``max_turns``). With ``parse_retries`` a malformed turn is answered here, with a
-user message that says what is wrong: the environment never sees the two, and the policy does until the environment
-rewrites its history. Nothing an environment or a policy raises leaves this module:
-it becomes the episode's stop reason. Cancellation passes through; ``close`` runs in every case.
+Each turn, in this order: ``policy.act`` → normalise → check for a malformed call → ``env.step`` → check for the end of
+the episode (terminated, truncated, ``max_turns``). With ``parse_retries`` the loop itself answers a malformed turn, with a
+user message that says what is wrong. The environment never sees these two messages; the policy sees them until the
+environment rewrites its history. Nothing that an environment or a policy raises leaves this module: it becomes the
+episode's stop reason. Cancellation passes through, and ``close`` always runs.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ async def run_episode(
     """Run one whole episode and return its record.
 
     Args:
-        env: A fresh environment; it is closed at the end, whatever happens.
-        task: What to solve. The environment gets a copy of its own.
-        policy: What acts; it is closed at the end too.
-        limits: What ends the episode from outside; None takes the defaults.
+        env: A fresh environment; it is always closed at the end.
+        task: The task. The environment gets a copy.
+        policy: The policy that acts; it is always closed at the end, too.
+        limits: Limits on turns, tokens and time; None takes the defaults.
         seed: The run seed. ``env.rng`` is seeded from it, the task's id and ``episode_index``.
-        episode_index: Number of this episode among those of the same task.
+        episode_index: Index of this episode among those of the same task.
         env_id: Recorded in the episode.
         provenance: Recorded in the episode, beside the versions of Python, packages and environment.
 
@@ -167,7 +167,7 @@ async def _play(env: Env, policy: Policy, limits: EpisodeLimits, episode: Episod
     try:
         history = normalize_messages(opening)
         tool_specs = copy.deepcopy(list(env.tool_specs))
-        json.dumps(tool_specs)  # what JSON cannot express could be neither sent nor recorded
+        json.dumps(tool_specs)  # must be JSON, to be sent and recorded
         episode.tool_specs = tool_specs
     except Exception as error:
         raise _failure("environment", "after reset:", error) from error
@@ -248,7 +248,7 @@ async def _run_policy(call: Awaitable[T], limits: EpisodeLimits, name: str) -> T
 
 
 def _read(acted: PolicyTurn | Message | str, turn_index: int) -> tuple[Turn, _Stop | None]:
-    """Apply the one malformed-call policy to what a policy returned."""
+    """Normalise what a policy returned and check it for malformed calls."""
     if not isinstance(acted, PolicyTurn):
         acted = PolicyTurn(message=acted)  # type: ignore[arg-type]  # a string is normalised below
     turn = Turn(raw_text=acted.raw_text, tokens=acted.tokens, usage=acted.usage)

@@ -1,4 +1,4 @@
-"""A slow scorer, such as an LLM judge, asked once for each question and never waited for too long."""
+"""A cache, time limit and retries around a slow scorer, such as an LLM judge."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ScorerError(LLMGymError):
 class CachedScorer:
     """Wraps an async function that gives a score, for use in :meth:`llmgym.ToolEnv.score`. Share one among episodes.
 
-    The same question is asked once, also when several episodes ask at the same time; what was answered is remembered,
-    in a file too if one is named, so that a run that goes on, or a second one, gets the same scores from a judge that
-    is not deterministic. Failures are not remembered.
+    The same question is asked once, also when several episodes ask at the same time. Answers are cached, in a file too
+    if one is named, so that a resumed or repeated run gets the same scores from a judge that is not deterministic.
+    Failures are not cached.
 
     Args:
         score: Gives a finite number for JSON-like arguments: ``async def judge(question: str, answer: str) -> float``.

@@ -1,4 +1,4 @@
-"""One task: what is asked, what is right, and a stable name for it. Knows nothing of environments."""
+"""Tasks: what is asked, what the reward compares with, and a stable id; and files of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def load_tasks(path: str | Path) -> list[Task]:
     """Read tasks from a JSONL file, one object with the fields of :class:`Task` a line.
 
     Raises:
-        TaskError: The file is missing or empty, or a line is no task; the text names file and line.
+        TaskError: The file is missing or empty, or a line is not a task; the text names file and line.
     """
     path = Path(path)
     if not path.is_file():

@@ -1,8 +1,8 @@
-"""Runs coroutines from synchronous code, on one background event loop a process. Knows no environment.
+"""Coroutines from synchronous code, on one background event loop a process; blocking calls on daemon threads.
 
-The loop runs on a daemon thread of its own, so a caller whose thread already runs a loop (a notebook) can wait
-for it, and whatever a coroutine leaves running in the background goes on between two calls. A forked child does
-not inherit threads: it forgets its parent's loop and starts one of its own at the first call.
+The loop runs on a daemon thread, so a caller whose thread already runs a loop (a notebook) can wait for it, and what a
+coroutine leaves running in the background continues between two calls. A forked child does not inherit threads: it
+forgets its parent's loop and starts its own at the first call.
 """
 
 from __future__ import annotations

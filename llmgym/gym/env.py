@@ -1,4 +1,4 @@
-"""The Gymnasium face of a registered environment. Knows no policy, and of all limits only ``max_turns``."""
+"""Registered environments as Gymnasium environments: what ``gymnasium.make`` returns."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
 
     ## Action
     ``MessageSpace(roles=("assistant",), length=1)``: a list that holds one assistant message. A bare message and a
-    string (its text) are accepted too. Anything else raises :class:`MessageError` and changes nothing. Malformed tool
-    calls end no episode here, other than in :func:`llmgym.run_episode`: the environment answers them with a tool error.
+    string (its text) are accepted too. Anything else raises :class:`MessageError` and changes nothing. Unlike in
+    :func:`llmgym.run_episode`, malformed tool calls do not end the episode: the environment answers them with a tool
+    error.
 
     ## Rewards
     The episode's reward comes with the step in which the environment ends it; every other step gives 0. The return is
@@ -74,7 +75,7 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
 
     Raises:
         UnknownEnvironmentError: No such environment.
-        TaskError: No such split, or tasks that are none.
+        TaskError: No such split, or ``tasks`` holds something else.
         ConfigError: An unknown render mode, or ``max_turns`` below 1.
     """
 
@@ -117,7 +118,7 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
         """Begin an episode; one that still runs is closed.
 
         Args:
-            seed: Seeds everything that follows; None goes on with the generator there is.
+            seed: Seeds everything that follows; None continues with the present generator.
             options: ``{"task": ...}`` with a :class:`Task` or an index into the split's tasks.
 
         Raises:
@@ -132,7 +133,7 @@ class MessageEnv(gymnasium.Env[list[Message], Any]):
         """Consume one assistant message. See the class for its forms and for what comes back.
 
         Raises:
-            MessageError: ``action`` is no assistant message; the episode goes on.
+            MessageError: ``action`` is not an assistant message; the episode continues.
             ResetNeeded: No episode is running.
         """
         result = run_sync(self.step_async(action))

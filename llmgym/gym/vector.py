@@ -108,7 +108,8 @@ class MessageVectorEnv(VectorEnv[Observations, Any, NDArray[Any]]):
         """Step every environment, or begin its next episode when the last step ended one.
 
         Raises:
-            MessageError: Not one action an environment, or one that is no assistant message. Nothing has stepped then.
+            MessageError: Not one action an environment, or one that is not an assistant message. No environment has
+                stepped then.
             ResetNeeded: Called before ``reset``.
         """
         if isinstance(actions, str | Mapping) or not isinstance(actions, Sequence) or len(actions) != self.num_envs:
@@ -153,7 +154,7 @@ async def _begin_next(env: MessageEnv) -> tuple[list[Message], float, bool, bool
 
 
 async def _all(calls: Sequence[Awaitable[T]]) -> list[T]:
-    """Await all, to the end of the slowest, and then raise the first exception there was."""
+    """Await all, also after a failure, and then raise the first exception."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     values = []
     for index, result in enumerate(results):
