@@ -35,17 +35,17 @@ def main(argv: Sequence[str]) -> int:
         LLMGymError: Anything the user can fix; the caller prints it as one line.
     """
     options = _parser().parse_args(argv)
+    settings = parse(EvalConfig, given(options, EvalConfig), source="command line")
     if options.compare:
         if options.env is not None:
             raise ConfigError("--compare takes two evaluations and no environment")
         first, second = (load_report(path) for path in options.compare)
-        compare_reports(first, second, seed=int(getattr(options, "seed", EvalConfig.seed))).print()
+        compare_reports(first, second, seed=settings.get("seed", EvalConfig.seed)).print()
         return 0
     if options.env is None:
         raise ConfigError("name an environment, such as llmgym eval ToolUseGame-v0 --policy expert")
     if options.tasks and "split" in options:
         raise ConfigError("--split chooses among the environment's own tasks, and --tasks gives others; drop one")
-    settings = parse(EvalConfig, given(options, EvalConfig), source="command line")
     config = EvalConfig(
         **{
             **settings,

@@ -17,7 +17,7 @@ from llmgym._util.settings import check, setting
 from llmgym.env import Env
 from llmgym.episode import EpisodeLimits
 from llmgym.errors import ConfigError, TaskError
-from llmgym.policies.sources import PolicySource, ScriptedSource, expert_source, hosted_source, local_source
+from llmgym.policies.sources import PolicySource, ScriptedSource, expert_source, model_source
 from llmgym.policy import Policy
 from llmgym.registry import env_factory, find
 from llmgym.task import Task, check_unique_ids
@@ -183,10 +183,13 @@ class EvalConfig:
             return ScriptedSource(getattr(self.policy, "__qualname__", "policy"), self.policy)
         assert self.model is not None  # checked when this was made
         if self.base_url is not None:
-            return hosted_source(
-                self.model, self.base_url, temperature=self.temperature, request_timeout_s=self.request_timeout_s
+            return model_source(
+                self.model,
+                base_url=self.base_url,
+                temperature=self.temperature,
+                request_timeout_s=self.request_timeout_s,
             )
-        return local_source(
+        return model_source(
             self.model,
             temperature=self.temperature,
             chat_template=self.chat_template,

@@ -84,28 +84,22 @@ def expert_source(env_id: str) -> ScriptedSource:
     return ScriptedSource("expert", lambda: expert_policy(env_id))
 
 
-def hosted_source(model: str, base_url: str, **settings: Any) -> PolicySource:
-    """A model behind an endpoint. Arguments and errors are those of :class:`llmgym.policies.hosted.HostedSource`."""
-    return _model_source("hosted")(model, base_url, **settings)
+def model_source(model: str, **settings: Any) -> PolicySource:
+    """A model: with ``base_url`` behind an endpoint, otherwise loaded in this process.
 
-
-def local_source(model: str, **settings: Any) -> PolicySource:
-    """A model loaded in this process. Arguments and errors are those of the trainer's ``LocalSource``.
+    Args:
+        model: Its name, see ``HostedSource`` and ``LocalSource``.
+        settings: Their other arguments.
 
     Raises:
-        ConfigError: The trainer is not installed.
+        ConfigError: The trainer, which loads models, is not installed; and what the two raise.
     """
+    module, _, name = MODEL_SOURCES["hosted" if "base_url" in settings else "local"].partition(":")
     try:
-        make = _model_source("local")
+        make: Callable[..., PolicySource] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ConfigError(
             f"a local model needs the trainer ({error}): {install_hint('train')}; for a model behind an endpoint give "
             "its base_url (--base-url)"
         ) from error
     return make(model, **settings)
-
-
-def _model_source(kind: str) -> Callable[..., PolicySource]:
-    module, _, name = MODEL_SOURCES[kind].partition(":")
-    found: Callable[..., PolicySource] = getattr(importlib.import_module(module), name)
-    return found
