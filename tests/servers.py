@@ -1,4 +1,4 @@
-"""OpenAI-compatible servers of the tests on 127.0.0.1: one that answers what a test says, and `transformers serve`."""
+"""OpenAI-compatible servers on 127.0.0.1 for tests: one with scripted replies, and `transformers serve`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Do not print a traceback when a client has gone away."""
 
 
 class FaultServer:

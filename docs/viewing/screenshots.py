@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/viewing.md. Knows the page and the browser of the tests.
+"""Takes the pictures of docs/viewing.md with the browser of the tests.
 
     llmgym train ToolUseGame-v0 --run-name demo
     python docs/viewing/screenshots.py runs/demo

@@ -1,4 +1,4 @@
-"""A small registered environment for the tests of the Gymnasium face. No test itself."""
+"""A small registered environment for the tests of the Gymnasium API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools for test_isolation.py. A child process imports this module, so it holds nothing else."""
+"""Tools for test_isolation.py. They are in a module of their own because a child process imports it."""
 
 from __future__ import annotations
 

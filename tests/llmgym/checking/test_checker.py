@@ -1,4 +1,4 @@
-"""Each environment of the zoo raises exactly its own code; those that ship raise none."""
+"""Each environment of the zoo has exactly one finding; the shipped ones have none."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def statuses(report):
 
 
 @pytest.mark.parametrize(("code", "environment"), ZOO, ids=[environment.__name__ for _, environment in ZOO])
-def test_a_broken_environment_raises_its_own_code_alone(code, environment, monkeypatch):
+def test_a_broken_environment_has_exactly_one_finding(code, environment, monkeypatch):
     if code in ("close-leaks", "hanging-tool"):  # do not wait long for what never comes
         monkeypatch.setattr(checks, "SETTLE_S", 0.3)
         monkeypatch.setattr(checks, "HANG_S", 1.0)
@@ -89,7 +89,7 @@ def test_a_broken_environment_raises_its_own_code_alone(code, environment, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", [zoo.Right, zoo.RightPlain])
-def test_a_right_environment_raises_nothing(environment):
+def test_a_correct_environment_has_no_findings(environment):
     report = llmgym.check_env(environment, zoo.TASKS, expert=zoo.Expert)
     assert report.findings == []
     assert report.ok
@@ -107,31 +107,31 @@ def test_tools_that_are_not_called_through_toolenv_are_not_checked():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", SHIPPED)
-def test_what_ships_raises_nothing(id):
+def test_shipped_environments_have_no_findings(id):
     report = llmgym.check_env(id)
     assert report.findings == []
     without_tools = {"tool-specs", "hostile-results", "tool-dispatch"} if id == "Mastermind-v0" else set()
     assert {name for name, status in statuses(report).items() if status is not Status.PASSED} == without_tools
 
 
-def test_everything_registered_is_in_the_test_above():
+def test_every_shipped_environment_is_checked():
     entries = [llmgym.registry.find(id) for id in llmgym.registered_ids()]
     assert [entry.id for entry in entries if str(entry.env).startswith("llmgym_environments.")] == SHIPPED
 
 
-def test_every_code_has_an_animal_or_a_test_here():
+def test_every_code_is_tested():
     elsewhere = {"tasks-fail", "duplicate-task-ids", "splits-overlap"}
     elsewhere |= {"process-dependent", "expert-fails", "kills-process"}
     assert {code for code, _ in ZOO} | elsewhere == set(CODES)
 
 
 @pytest.mark.slow
-def test_a_hash_in_the_prompt_depends_on_the_process():
+def test_a_hash_in_the_prompt_is_process_dependent():
     report = llmgym.check_env(zoo.Hashing, zoo.TASKS)
     assert [finding.code for finding in report.findings] == ["process-dependent"]
 
 
-def test_an_expert_that_fails():
+def test_a_failing_expert_is_a_finding():
     report = check(zoo.Right, expert=zoo.WrongExpert)
     assert [(finding.code, finding.count) for finding in report.findings] == [("expert-fails", 2)]
     assert "reward 0" in report.findings[0].got
@@ -159,7 +159,7 @@ TWINS = [llmgym.Task("a", id="x"), llmgym.Task("b", id="x")]
         ("splits-overlap", {"train": zoo.TASKS, "test": [llmgym.Task("What is 1 + 2?", "3", id="other")]}),
     ],
 )
-def test_broken_tasks(code, tasks):
+def test_broken_tasks_are_a_finding(code, tasks):
     report = llmgym.check_env(entry(tasks))
     assert {finding.code for finding in report.findings} == {code}
     playable = code == "splits-overlap"
@@ -174,7 +174,7 @@ def test_duplicate_ids_in_a_file_are_a_finding(tmp_path):
     assert [finding.code for finding in report.findings] == ["duplicate-task-ids"]
 
 
-def test_a_hang_on_one_hostile_action_leaves_the_other_checks_running():
+def test_other_checks_run_after_one_hostile_action_hangs():
     report = check(zoo.HangingOnText, timeout_s=0.5)
     assert statuses(report)["hostile-actions"] is Status.NOT_CHECKED
     assert statuses(report)["reproducible"] is Status.PASSED
@@ -192,7 +192,7 @@ def test_findings_of_one_code_are_counted():
     assert report.findings[0].count > 10
 
 
-def test_the_same_seed_does_the_same_again():
+def test_the_same_seed_gives_the_same_report():
     first, second = (check(zoo.StrictJson, seed=3).to_json() for _ in range(2))
     del first["seconds"], second["seconds"]
     assert first == second
@@ -230,7 +230,7 @@ def test_a_gymnasium_environment_without_tasks_is_played_with_seeds():
     assert statuses(report)["other-process"] is Status.PASSED
 
 
-def test_what_cannot_be_checked_is_refused():
+def test_arguments_that_cannot_be_checked_are_refused():
     with pytest.raises(UnknownEnvironmentError, match="Nope"):
         llmgym.check_env("Nope")
     with pytest.raises(TaskError, match="give some"):

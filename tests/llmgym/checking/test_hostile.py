@@ -1,4 +1,4 @@
-"""The hostile actions: how many, of which kinds, and that every one of them reaches the environment."""
+"""The hostile actions: how many there are, of which kinds, and that all can reach an environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arguments():
     return [call["function"]["arguments"] for message in ACTIONS.values() for call in calls(message)]
 
 
-def test_there_are_hundreds_with_and_without_tools():
+def test_there_are_hundreds_of_actions_with_and_without_tools():
     assert len(ACTIONS) > 300
     assert len(hostile_actions([])) > 300
 
@@ -36,12 +36,12 @@ def test_the_same_seed_gives_the_same_actions():
     assert hostile_actions([SPEC], seed=1) != hostile_actions([SPEC], seed=2)
 
 
-def test_every_action_is_a_message_that_a_driver_passes_on():
+def test_every_action_can_be_normalised():
     for message in ACTIONS.values():
         normalize_message(message, role="assistant")
 
 
-def test_every_kind_of_the_list_is_there():
+def test_every_documented_kind_is_included():
     contents = [message.get("content") for message in ACTIONS.values()]
     texts = [text for text in [*contents, *arguments()] if isinstance(text, str)]
     assert any("content" not in message for message in ACTIONS.values())
@@ -71,7 +71,7 @@ def test_every_wrong_type_is_sent_for_a_parameter():
     assert kinds == {type(None), bool, int, float, str, list, dict}
 
 
-def test_many_are_malformed_and_many_are_not():
+def test_many_actions_are_malformed_and_many_are_not():
     malformed = [malformed_reason(normalize_message(message)) is not None for message in ACTIONS.values()]
     assert sum(malformed) > 100
     assert len(malformed) - sum(malformed) > 100

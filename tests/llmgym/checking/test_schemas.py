@@ -1,4 +1,4 @@
-"""Tool specifications: what is found wrong with them, and arguments that fit."""
+"""Tool specifications: faults that are found, and arguments that fit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def schema(**properties: Any) -> dict[str, Any]:
         ([spec(schema(a={"type": "string", "default": {1, 2}}))], "not JSON"),
     ],
 )
-def test_a_fault_is_named(specs, fault):
+def test_each_fault_of_a_specification_is_named(specs, fault):
     found = spec_faults(specs)
     assert len(found) == 1
     assert fault in found[0]

@@ -1,4 +1,4 @@
-"""The watched event loop: what it makes of calls that return, raise, hang, block, and refuse to end."""
+"""The watched event loop: outcomes of calls that return, raise, hang, block, or ignore cancellation."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ async def cancels_itself():
     raise asyncio.CancelledError
 
 
-def test_a_call_that_returns(worker):
+def test_a_call_returns_its_value(worker):
     outcome = worker.start().call(value, 5)
     assert (outcome.value, outcome.error, outcome.trouble, outcome.blocked_at) == (42, None, None, None)
 
 
 @pytest.mark.parametrize(("make", "kind"), [(exits, SystemExit), (cancels_itself, asyncio.CancelledError)])
-def test_whatever_is_raised_is_the_outcome_and_the_actor_lives_on(worker, make, kind):
+def test_any_exception_is_the_outcome_and_the_actor_survives(worker, make, kind):
     actor = worker.start()
     assert type(actor.call(make, 5).error) is kind
     assert actor.call(value, 5).value == 42
 
 
-def test_a_task_that_ends_the_loop_loses_the_worker_and_not_us(worker):
+def test_a_task_that_ends_the_loop_loses_only_the_worker(worker):
     async def spawn():
         await asyncio.gather(exits())
 
@@ -65,21 +65,21 @@ def test_calls_of_an_actor_share_one_task(worker):
     assert actor.call(current, 5).value is not worker.start().call(current, 5).value
 
 
-def test_a_hanging_call_is_cut(worker):
+def test_a_hanging_call_is_cancelled(worker):
     actor = worker.start()
     assert actor.call(forever, 0.1).trouble is Trouble.TIMED_OUT
     assert not worker.lost
     assert actor.call(value, 5).value == 42
 
 
-def test_a_timeout_error_of_the_call_itself_is_its_error(worker):
+def test_a_timeout_error_raised_by_the_call_is_an_error(worker):
     async def raises():
         raise TimeoutError("of its own")
 
     assert isinstance(worker.start().call(raises, 5).error, TimeoutError)
 
 
-def test_a_call_that_blocks_for_long_is_given_up_with_its_place(worker):
+def test_a_call_that_blocks_too_long_is_abandoned_and_located(worker):
     release = threading.Event()
 
     async def blocks():
@@ -93,7 +93,7 @@ def test_a_call_that_blocks_for_long_is_given_up_with_its_place(worker):
     assert "in blocks: release.wait(30)" in outcome.blocked_at
 
 
-def test_a_call_that_blocks_for_a_while_tells_where(worker):
+def test_a_call_that_blocks_for_a_while_is_located(worker):
     async def blocks():
         time.sleep(1)
         return 42
@@ -113,7 +113,7 @@ def test_a_call_that_waits_does_not_block(worker):
     assert worker.start().call(waits, 10).blocked_at is None
 
 
-def test_a_call_that_ignores_its_cancellation_is_given_up(worker):
+def test_a_call_that_ignores_cancellation_is_abandoned(worker):
     release = threading.Event()
 
     async def stays():
@@ -129,7 +129,7 @@ def test_a_call_that_ignores_its_cancellation_is_given_up(worker):
     assert worker.lost
 
 
-def test_an_error_is_described_with_its_place_outside_of_libraries():
+def test_an_error_is_described_with_the_line_outside_libraries():
     try:
         json.loads("{")
     except ValueError as error:

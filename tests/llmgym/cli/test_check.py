@@ -1,4 +1,4 @@
-"""``llmgym check``: output, exit status, and environments that take their process with them."""
+"""``llmgym check``: output, exit status, and environments that kill or freeze their process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_report_without_findings_exits_with_0(finds, capsys):
     assert "failed" not in out
 
 
-def test_an_error_exits_with_1_and_is_told_in_full(finds, capsys):
+def test_an_error_exits_with_1_and_is_shown_in_full(finds, capsys):
     finds("hanging-tool")
     assert cli.main(["check", "Zoo-v0"]) == 1
     out = " ".join(capsys.readouterr().out.split())
@@ -88,7 +88,7 @@ def test_options_reach_the_check(finds):
 
 
 @pytest.mark.slow
-def test_json_is_the_report(tasks, capsys):
+def test_json_output_is_the_report(tasks, capsys):
     assert run("OneHistory", tasks, "--json", "--seed", "5", "--episodes", "1") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["env_id"] == f"{ZOO_FILE}:OneHistory"
@@ -101,7 +101,7 @@ def test_json_is_the_report(tasks, capsys):
 
 
 @pytest.mark.slow
-def test_what_the_environment_prints_is_not_in_the_report(tasks, capsys, tmp_path):
+def test_output_of_the_environment_is_not_in_the_report(tasks, capsys, tmp_path):
     path = tmp_path / "loud_env.py"
     path.write_text(ZOO_FILE.read_text() + "\n\nprint('loud')\nos.write(1, b'louder')\n")
     assert cli.main(["check", f"{path}:Right", "--tasks", tasks, "--json"]) == 0
@@ -118,7 +118,7 @@ def test_what_the_environment_prints_is_not_in_the_report(tasks, capsys, tmp_pat
         (["CalculatorMath-v0", "--episods", "1"], "unknown option '--episods'. Did you mean '--episodes'?"),
     ],
 )
-def test_what_cannot_be_checked_exits_with_2(arguments, said, capsys):
+def test_nothing_to_check_exits_with_2(arguments, said, capsys):
     assert cli.main(["check", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -149,7 +149,7 @@ def test_an_environment_that_freezes_the_process_is_a_finding(tasks, capsys, mon
     assert "check_zoo.py" in report["findings"][0]["got"]
 
 
-def test_a_slow_start_is_no_frozen_process(tasks, capsys, monkeypatch):
+def test_a_slow_start_is_not_a_frozen_process(tasks, capsys, monkeypatch):
     lines = [{"started": True}, {"report": CheckReport("Slow-v0").to_json(), "end": True}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     monkeypatch.setattr(guard, "SILENCE_S", 0.5)
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_imported_is_refused_with_its_place(tmp_path, caps
     assert "broken_file.py, line 1, is no valid Python" in captured.err
 
 
-def test_a_fault_of_the_checker_is_no_finding(tasks, monkeypatch):
+def test_a_fault_of_the_checker_is_not_a_finding(tasks, monkeypatch):
     broken = guard._CHILD.replace("serve()", "import llmgym.checking.checker as c; c.conclude = None; serve()")
     monkeypatch.setattr(guard, "_CHILD", broken)
     with pytest.raises(RuntimeError, match="please report it"):

@@ -1,4 +1,4 @@
-"""llmgym new: what it writes passes as it is, and after the change that the docs make to it."""
+"""``llmgym new``: the scaffold passes as it is, and after the changes that the docs make to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def change(path, diff):
 
 
 @pytest.mark.slow
-def test_what_it_writes_passes_as_it_is(folder):
+def test_the_scaffold_passes_as_it_is(folder):
     assert "llmgym check price_list.py:PriceList-v0\n" in blocks(PAGE, "bash")[1]  # its last test checks just that
     assert "8 passed" in pytest_says(folder)
     for path in folder.iterdir():
@@ -68,7 +68,7 @@ def test_what_it_writes_passes_as_it_is(folder):
 
 
 @pytest.mark.slow
-def test_the_page_builds_one_from_it(folder):
+def test_the_changes_of_the_page_work(folder):
     environment, played, cheating, digest, page = blocks(PAGE, "diff")
     change(folder / "price_list.py", environment)
     failed = re.findall(r"^FAILED test_price_list.py::(\w+)", pytest_says(folder, "-k", "not check"), re.MULTILINE)
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path):
         write_environment("never_made", tmp_path / "file")
 
 
-def test_help_says_what_becomes_of_the_name(capsys):
+def test_help_explains_the_name(capsys):
     with pytest.raises(SystemExit):
         cli.main(["new", "--help"])
     assert "the class MyEnv and the id My-v0" in " ".join(capsys.readouterr().out.split())

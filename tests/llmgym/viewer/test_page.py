@@ -1,4 +1,4 @@
-"""The page in a real browser: what a click and a filter show, and that no text of an episode does anything."""
+"""The page in a real browser: what clicks and filters show, and that no text of an episode runs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def poisoned(text: str, place: int):
     return made
 
 
-def test_no_text_of_an_episode_runs_or_asks_for_anything(browser, tmp_path, listener):
+@pytest.mark.slow
+def test_no_text_of_an_episode_runs_or_sends_a_request(browser, tmp_path, listener):
     url, hits = listener
     payloads = hostile(url)
     assert len(set(payloads)) == 20
@@ -157,7 +158,8 @@ def test_no_text_of_an_episode_runs_or_asks_for_anything(browser, tmp_path, list
     assert hits == []
 
 
-def test_those_texts_do_run_and_ask_where_a_page_takes_them_for_markup(browser, tmp_path, listener):
+@pytest.mark.slow
+def test_the_same_texts_do_run_where_a_page_takes_them_as_markup(browser, tmp_path, listener):
     """Else the test above would prove nothing."""
     url, hits = listener
     caught = 0
@@ -266,7 +268,7 @@ def test_steps_are_counted_as_in_the_metrics(browser, tmp_path):
     assert "step1" in texts(browser, "#detail .head .pair")
 
 
-def test_what_a_filter_removes_is_shown_no_longer(browser, tmp_path):
+def test_filtered_episodes_are_no_longer_shown(browser, tmp_path):
     open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html", token_episodes=6)
     browser.click("#tab-browse")
     wait_for(browser, "episode")
@@ -294,7 +296,7 @@ def test_what_a_filter_removes_is_shown_no_longer(browser, tmp_path):
     assert_quiet(browser)
 
 
-def test_a_group_stands_side_by_side(browser, tmp_path):
+def test_a_group_is_shown_side_by_side(browser, tmp_path):
     open_view(browser, write_training_run(tmp_path / "run"), tmp_path / "page.html")
     browser.click("#tab-browse")
     browser.type("#filter-text", "lily")
@@ -344,7 +346,7 @@ def test_tokens_are_coloured_by_mask_logprob_and_advantage(browser, tmp_path):
     assert colours[0] == colours[1] == colours[4] != colours[2] == colours[3] == colours[5]
 
 
-def test_a_long_list_keeps_few_rows_in_the_page(browser, tmp_path):
+def test_only_visible_rows_of_a_long_list_are_in_the_page(browser, tmp_path):
     file = tmp_path / "e.jsonl"
     write_episodes(file, [episode(f"task {number}", prompt=f"question {number}") for number in range(2_000)])
     open_view(browser, file, tmp_path / "page.html")
@@ -359,7 +361,7 @@ def test_a_long_list_keeps_few_rows_in_the_page(browser, tmp_path):
     browser.wait("document.querySelector('#detail .id').textContent === 'task 1999'")
 
 
-def test_a_conversation_that_was_left_out_says_so(browser, tmp_path):
+def test_a_conversation_that_was_left_out_has_a_note(browser, tmp_path):
     file = tmp_path / "e.jsonl"
     write_episodes(file, [episode("a", tokens=True), episode("b")])
     # 200,000 is kept for the page itself: room for the tokens, which come first, and for no conversation.
@@ -373,7 +375,8 @@ def test_a_conversation_that_was_left_out_says_so(browser, tmp_path):
     assert len(texts(browser, ".token")) == 6
 
 
-def test_the_page_can_be_dark(tmp_path):
+@pytest.mark.slow
+def test_the_page_has_a_dark_scheme(tmp_path):
     write_view(write_training_run(tmp_path / "run"), tmp_path / "page.html")
     shades = {}
     for dark in (False, True):

@@ -62,7 +62,7 @@ def test_the_index_of_a_training_run(tmp_path):
     assert "success_reward: 0.9" in index["settings"]
 
 
-def test_conversations_stand_in_chunks_in_the_order_of_the_episodes(tmp_path):
+def test_chunks_hold_conversations_in_the_order_of_the_episodes(tmp_path):
     file = tmp_path / "e.jsonl"
     write_episodes(file, [episode("a", answer=f"answer {number} " + "x" * 9_000) for number in range(20)])
     data, index = data_of(file)
@@ -77,7 +77,7 @@ def test_conversations_stand_in_chunks_in_the_order_of_the_episodes(tmp_path):
     assert json.loads(index["shared"][body["tool_specs"]])[0]["function"]["name"] == "lookup"
 
 
-def test_tokens_are_shown_for_whole_groups_that_differ_in_reward(tmp_path):
+def test_tokens_are_shown_for_whole_groups_whose_rewards_differ(tmp_path):
     run = write_training_run(tmp_path / "run")
     assert list(data_of(run, 0)[0].tokens) == []
     assert list(data_of(run, 1)[0].tokens) == []  # no group is that small
@@ -93,7 +93,7 @@ def test_tokens_are_shown_for_whole_groups_that_differ_in_reward(tmp_path):
     ]  # fmt: skip
 
 
-def test_tokens_are_shown_without_differing_groups_too(tmp_path):
+def test_tokens_are_shown_when_no_rewards_differ(tmp_path):
     write_episodes(tmp_path / "e.jsonl", [episode("a", tokens=True), episode("b", tokens=True), episode("c")])
     assert list(data_of(tmp_path / "e.jsonl", 9)[0].tokens) == ["0", "1"]
 
@@ -102,11 +102,11 @@ def test_tokens_are_shown_without_differing_groups_too(tmp_path):
     ("length", "count", "places"),
     [(3, 5, [0, 1, 2]), (5, 0, []), (5, 1, [4]), (5, 2, [0, 4]), (9, 3, [0, 4, 8]), (0, 4, [])],
 )
-def test_places_evenly_spaced(length, count, places):
+def test_evenly_spaced(length, count, places):
     assert evenly_spaced(length, count) == places
 
 
-def test_a_run_too_large_leaves_out_conversations_evenly_and_no_episode(tmp_path):
+def test_a_large_run_leaves_out_conversations_evenly_but_no_episode(tmp_path):
     rng = random.Random(1)
     noise = ["".join(rng.choices("abcdefghijklmnop", k=8_000)) for _ in range(200)]
     write_episodes(tmp_path / "e.jsonl", [episode(f"t{n}", answer=text) for n, text in enumerate(noise)])
@@ -130,7 +130,7 @@ def test_a_long_text_is_cut_in_the_middle(tmp_path):
     assert content == "<" * 15_000 + "\n[… 30,000 characters left out …]\n" + ">" * 5_000
 
 
-def test_turns_show_advantages_of_their_own(tmp_path):
+def test_turns_have_their_own_advantages(tmp_path):
     one, two, odd = episode("a"), episode("b"), episode("c")
     one.provenance["turn_advantages"] = [0.5, float("nan"), -0.25]  # more than there are turns
     odd.provenance["turn_advantages"] = 7
@@ -145,7 +145,7 @@ def test_turns_show_advantages_of_their_own(tmp_path):
     assert len({body["provenance"] for body in bodies}) == 1  # what all have in common
 
 
-def test_what_json_or_utf8_cannot_hold_is_shown_all_the_same(tmp_path):
+def test_values_that_json_or_utf8_cannot_hold_are_shown(tmp_path):
     odd = episode("a", answer="half \ud83d of a pair, line\u2028separator, 数", reward=1.0)
     odd.metrics = {"loss": float("nan"), "best": float("inf")}
     odd.initial_messages = ["no message", {"role": "user", "content": ["a list"]}, {"role": 7}]
@@ -184,6 +184,7 @@ def test_only_the_pages_own_script_and_style_may_run(tmp_path):
     assert "innerHTML" not in script
 
 
+@pytest.mark.slow
 def test_token_texts_come_from_the_last_checkpoint_or_the_given_tokenizer(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
@@ -208,7 +209,7 @@ def test_token_texts_come_from_the_last_checkpoint_or_the_given_tokenizer(tmp_pa
         write_view(run, tmp_path / "none.html", tokenizer=str(tmp_path / "no-such-tokenizer"))
 
 
-def test_an_evaluation_brings_its_report(tmp_path):
+def test_an_evaluation_includes_its_report(tmp_path):
     write_episodes(tmp_path / "eval" / "episodes.jsonl", [episode("a", 0), episode("a", 1), episode("b", 0)])
     (tmp_path / "eval" / "report.json").write_text('{"policy": "expert"}')
     _, index = data_of(tmp_path / "eval")
@@ -229,7 +230,7 @@ def test_the_command(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("make", ["nothing", "folder", "empty"])
-def test_what_holds_no_episodes_is_refused(tmp_path, make, capsys):
+def test_a_path_without_episodes_is_refused(tmp_path, make, capsys):
     path = tmp_path / "x"
     if make == "folder":
         path.mkdir()
@@ -240,13 +241,13 @@ def test_what_holds_no_episodes_is_refused(tmp_path, make, capsys):
     assert not path.with_suffix(".html").exists()
 
 
-def test_a_line_that_is_no_episode_is_named(tmp_path):
+def test_a_line_that_is_not_an_episode_is_named(tmp_path):
     (tmp_path / "e.jsonl").write_text('{"format_version": 1}\n')
     with pytest.raises(RecordError, match=r"e\.jsonl:1"):
         write_view(tmp_path / "e.jsonl")
 
 
-def test_a_stop_reason_is_a_name_of_the_enumeration(tmp_path):
+def test_stop_reasons_are_those_of_the_enumeration(tmp_path):
     write_episodes(tmp_path / "e.jsonl", [episode("a", stop=reason) for reason in StopReason])
     _, index = data_of(tmp_path / "e.jsonl")
     assert index["stops"] == [str(reason) for reason in StopReason]
