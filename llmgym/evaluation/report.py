@@ -195,8 +195,8 @@ class Report:
             (f"success (reward of {self.success_reward:g} or more)", estimate_text(self.success)),
             (
                 "trainable share",
-                f"{number_text(trainable.share)} of {trainable.tasks} tasks; alike: {trainable.all_succeed} with success, "
-                f"{trainable.none_succeeds} without",
+                f"{number_text(trainable.share)} of {trainable.tasks} tasks; alike: {trainable.all_succeed} with "
+                f"success, {trainable.none_succeeds} without",
             ),
             ("turns an episode", number_text(self.turns, ".1f")),
             ("tool calls an episode", self._per_episode(sum(count.calls for count in self.tools.values()))),

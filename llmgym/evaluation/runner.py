@@ -39,8 +39,9 @@ def _takes_arguments_of(make: Callable[P, Any]) -> Callable[[Callable[..., R]], 
     """Give a function the signature of a class, for editors, type checkers and ``help``."""
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
-        signature = inspect.signature(make)
-        function.__signature__ = signature.replace(return_annotation=inspect.signature(function).return_annotation)  # type: ignore[attr-defined]
+        returned = inspect.signature(function).return_annotation
+        signature = inspect.signature(make).replace(return_annotation=returned)
+        function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -200,7 +201,7 @@ class EvaluationRun:
         policy = self._source.policy(task, episode_index=index, seed=config.seed, limits=config.limits)
         try:
             env = self._make_env(task)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - fails this episode, as a raising reset does
             return Episode(
                 task,
                 StopReason.ERROR,

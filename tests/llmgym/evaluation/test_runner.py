@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -636,3 +638,13 @@ def test_the_settings_are_readable():
     settings = json.loads(Path("run/settings.json").read_text())
     assert settings["env"] == "adding_env:AddingEnv"
     assert (settings["tasks"], settings["episodes_per_task"], settings["seed"]) == (3, 2, 42)
+
+
+def test_every_setting_is_an_argument_of_the_function():
+    """Editors and ``help`` show the settings of EvalConfig, which is the only place that lists them."""
+    parameters = inspect.signature(run_and_report).parameters
+    assert list(parameters) == [field.name for field in dataclasses.fields(EvalConfig)]
+    assert parameters["env"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert parameters["limit"].kind is inspect.Parameter.KEYWORD_ONLY
+    with pytest.raises(TypeError, match="limt"):
+        run_and_report(AddingEnv, limt=3)
