@@ -1,4 +1,4 @@
-"""The page of all settings, one line for every field of GRPOConfig, SFTConfig and EvalConfig, from the help texts of the fields."""
+"""The page of all settings: every field of GRPOConfig, SFTConfig and EvalConfig, with its help text."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -24,8 +24,8 @@ def pages() -> dict[str, str]:
     sections = [
         "# Settings",
         "Every setting of training, then of evaluation. [Training](training.md) says what to set first.",
-        "Each setting of training is an argument of `GRPOConfig(…)`, a line in the file given to `--config`, and an option of "
-        "`llmgym train` with dashes for underscores (`--batch-size 16`). The commands start from "
+        "Each setting of training is an argument of `GRPOConfig(…)`, a line in the file given to `--config`, and an "
+        "option of `llmgym train` with dashes for underscores (`--batch-size 16`). The commands start from "
         "[presets](../trainer/llmgym_trainer/models/builtin/__init__.py) for the built-in models.",
         "## Training: llmgym",
         markdown_table(GRPOConfig, [name for name in defined if name not in inherited]),

@@ -239,7 +239,8 @@ from llmgym_trainer.algorithm.loss import LOSS_TYPES
 
 rank, found = int(os.environ["RANK"]), {{}}
 for loss_type in LOSS_TYPES:
-    trainer = make_trainer({model!r}, f"runs-{{rank}}", loss_type=loss_type, beta=0.3, epsilon_high=5.0, max_model_length=200, use_cpu=True)
+    changes = dict(loss_type=loss_type, beta=0.3, epsilon_high=5.0, max_model_length=200, use_cpu=True)
+    trainer = make_trainer({model!r}, f"runs-{{rank}}", **changes)
     rows = random_rows(trainer.model.config.vocab_size)
     expected = plain_gradients(trainer, rows)
     model = trainer.accelerator.prepare_model(trainer.model)

@@ -211,7 +211,7 @@ def test_prompts_that_are_too_long_are_found_in_the_first_step_that_runs(model_d
 
 
 def hooked(model_dir, tmp_path, hook, env=TalkEnv, **changes):
-    """A trainer whose model calls ``hook(number of the sampling forward pass, output)``, which may change the output."""
+    """A trainer whose model calls ``hook(number of the sampling forward pass, output)``, which may change it."""
     with sampled():
         trainer = make_trainer(model_dir, tmp_path, env=env, **{"num_steps": 2, **changes})
     count = 0

@@ -232,7 +232,8 @@ def train_and_tell(self, *args, **kwargs):
 MultiTurnGRPOTrainer.train = train_and_tell
 changes = {{"num_steps": 3, "run_name": "a", "micro_batch_tokens": 100, "batch_size": 4, "use_cpu": True}}
 with scripted():
-    train_multi_turn(GRPOConfig(**settings({model!r}, "runs", **changes)), tasks=TASKS, env_factory=Env, val_tasks=TASKS[:3])
+    config = GRPOConfig(**settings({model!r}, "runs", **changes))
+    train_multi_turn(config, tasks=TASKS, env_factory=Env, val_tasks=TASKS[:3])
 """
 
 

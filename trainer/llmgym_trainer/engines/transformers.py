@@ -188,7 +188,7 @@ class TransformersEngine:
                 request.future.cancel()
 
     def sync(self, version: int) -> None:
-        """See :meth:`llmgym_trainer.engines.base.Engine.sync`. The weights are the model's own; kept state is dropped."""
+        """See :meth:`llmgym_trainer.engines.base.Engine.sync`. The weights are the model's own; kept state goes."""
         self._version = version
         self._kept.clear()
 
