@@ -1,12 +1,12 @@
 """The difficulty table of an environment's page: the length of its expert's episodes by level, and a model's score.
 
     python benchmarks/difficulty.py Mastermind-v0
-    python benchmarks/difficulty.py Mastermind-v0 --model tiny                     # the built-in model, seed 1, after SFT
-    python benchmarks/difficulty.py Mastermind-v0 --model tiny --right-steps 2500  # the same after fewer steps of SFT
-    python benchmarks/difficulty.py Mastermind-v0 --model smollm2                  # SmolLM2-135M-Instruct as published
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny                    # the built-in model after SFT
+    python benchmarks/difficulty.py Mastermind-v0 --model tiny --right-steps 2500 # after 2,500 SFT steps
+    python benchmarks/difficulty.py Mastermind-v0 --model smollm2                 # SmolLM2 as published
 
-Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: a word, a number, or what
-stands between them is one token. What a random policy scores is in the environment's tests.
+Tokens are those of a tokenizer built for the environment as `--model tiny` builds its own: each word, each number and
+each stretch between them is one token. The scores of random policies are in the environment's tests.
 
 A model plays each task once, at temperature 1, in at most 8 turns of at most 64 tokens each; an episode that a limit
 stops earns 0 and one with a malformed call -0.1. SmolLM2's own template shows no tools, so it gets `hermes`, which
@@ -40,9 +40,9 @@ def main() -> None:
     parser.add_argument("env", metavar="ENV", help="the id of an environment with levels and a scripted expert")
     parser.add_argument("--levels", type=int, default=3, help="number of levels")
     parser.add_argument("--episodes", type=int, default=300, help="episodes of each level")
-    parser.add_argument("--model", choices=["tiny", "smollm2"], help="what to score beside the expert")
+    parser.add_argument("--model", choices=["tiny", "smollm2"], help="score this model instead of the expert")
     parser.add_argument("--model-episodes", type=int, default=100, help="its episodes of each level")
-    parser.add_argument("--right-steps", type=int, help="tiny: this many warm-up steps, none of them on wrong episodes")
+    parser.add_argument("--right-steps", type=int, help="tiny: this many SFT steps, all on correct episodes")
     options = parser.parse_args()
     if options.right_steps and options.model != "tiny":
         parser.error("--right-steps needs --model tiny")
@@ -60,7 +60,7 @@ def main() -> None:
         ]
         reward = statistics.fmean(episode.reward for episode in episodes)
         print(
-            f"| {level} | {_spread([len(episode.turns) for episode in episodes])} | {_spread(lengths)} | {reward:.2f} |"
+            f"| {level} | {_mean_and_maximum([len(e.turns) for e in episodes])} | {_mean_and_maximum(lengths)} | {reward:.2f} |"
         )
 
 
@@ -112,7 +112,7 @@ def _mean(estimate: Estimate) -> str:
     return f"{estimate.mean:.2f}{interval}"
 
 
-def _spread(values: Sequence[int]) -> str:
+def _mean_and_maximum(values: Sequence[int]) -> str:
     return f"{statistics.fmean(values):.1f} ({max(values)})"
 
 

@@ -1,14 +1,14 @@
-"""Environment steps and episodes a second under the scripted expert: run_episode beside the Gymnasium face.
+"""Environment steps and episodes a second under the scripted expert: run_episode beside the Gymnasium API.
 
     python benchmarks/env_steps.py [SqlAnalyst-v0]
     python benchmarks/env_steps.py --all [--episodes 200 --repeats 7]
 
-The first form compares the ways to play one environment, in steps a second. The second prints one Markdown table of all
-environments that ship, in episodes a second: the median, and in parentheses the least and the most of the repeats.
+The first form compares the ways to play one environment, in steps a second. The second prints a Markdown table of all
+shipped environments, in episodes a second: the median of the repeats, and in parentheses their minimum and maximum.
 
-Every way plays the same tasks with the same expert, and every way is run in every repeat, one after the other, so that
-a busy machine slows all of them alike; with `--all` so does every environment. A step is one assistant message; resets
-and the expert's own time count in all.
+All ways play the same tasks with the same expert. They are interleaved: each repeat runs every way once (with `--all`,
+of every environment), so that a busy machine slows all alike. A step is one assistant message; the time of resets and
+of the expert counts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ WAYS = ("run_episode", "gym.make", f"gym.make_vec ({NUM_ENVS} episodes at a time
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("env", metavar="ENV", nargs="?", default="ToolUseGame-v0", help="id; its expert must solve all")
-    which.add_argument("--all", action="store_true", help="all environments that ship, one row each")
+    which.add_argument(
+        "env",
+        metavar="ENV",
+        nargs="?",
+        default="ToolUseGame-v0",
+        help="a registered id; its expert must solve every task",
+    )
+    which.add_argument("--all", action="store_true", help="all shipped environments, one row each")
     parser.add_argument("--level", help="of the tasks; by default the environment's own default")
     parser.add_argument("--episodes", type=int, default=200, help="episodes of each way in one repeat")
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats; the median counts")

@@ -1,15 +1,15 @@
-"""Measures that a built-in policy learns an environment, and does not learn from shuffled rewards.
+"""Learning curves of a built-in policy, and of a control that learns from shuffled rewards.
 
-For each seed: warm the policy up from nothing (empty cache), score it on 200 level-1 test tasks at temperature 1,
-train it with the settings of ``llmgym train``, and score it again. The control is the same run with the rewards
-shuffled within their groups. Each run is a process of its own, so that its peak memory is its own.
+For each seed: build the policy by SFT (with an empty cache), score it on 200 level-1 test tasks at temperature 1, train
+it with the settings of ``llmgym train``, and score it again. The control is the same run with the rewards shuffled
+within their groups. Each run is a process of its own, so that peak memory is measured for each.
 
     python benchmarks/learning.py --out docs/learning            # three seeds and three controls
-    python benchmarks/learning.py --out docs/learning --plot     # draw the picture again from the figures
+    python benchmarks/learning.py --out docs/learning --plot     # redraw the picture from results.json
     python benchmarks/learning.py --out somewhere --env Mastermind-v0 --no-control
-    python benchmarks/learning.py --out docs/learning --overview # draw all environments whose figures lie below
+    python benchmarks/learning.py --out docs/learning --overview # draw all environments with results below
 
-Writes ``<out>/results.json`` and ``<out>/learning.png``. Run it with nothing else on the machine.
+Writes ``<out>/results.json`` and ``<out>/learning.png``. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import Any
 from unittest import mock
 
 TARGETS = {("ToolUseGame-v0", "tiny"): 0.9, ("ToolUseGame-v0", "smollm2"): 0.75}
-"""The success that a built-in model is to reach."""
+"""The success rate that a built-in model should reach."""
 
 
 def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Warm up, score, train, score; returns the figures of one run."""
+    """SFT, score, train, score. Returns the measurements of one run."""
     import torch
 
     import llmgym
@@ -46,7 +46,7 @@ def run_one(env_id: str, seed: int, shuffled: bool, model: str, overrides: dict[
     from llmgym_trainer.runs.folder import read_metrics
 
     class ShuffledRewards(StepSampler):
-        """The control: every group keeps its rewards, but not which episode earned which."""
+        """The control: the rewards of each group are assigned to its episodes at random."""
 
         def sample(self, step: int) -> Any:
             groups = super().sample(step)
@@ -168,7 +168,7 @@ def main() -> None:
     )
     parser.add_argument("--plot", action="store_true", help="only draw the picture from results.json")
     parser.add_argument(
-        "--overview", action="store_true", help="only draw suite.png from all figures below --out, and print them"
+        "--overview", action="store_true", help="only draw suite.png from all results below --out, and print them"
     )
     parser.add_argument("--one", metavar="SEED,SHUFFLED", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -188,7 +188,7 @@ def main() -> None:
     results = json.loads(file.read_text()) if args.plot else []
     if not args.plot:
         runs = [(seed, shuffled) for shuffled in ([0] if args.no_control else [0, 1]) for seed in args.seeds]
-        with tempfile.TemporaryDirectory() as cache:  # empty at first; a control reuses its seed's warmed-up policy
+        with tempfile.TemporaryDirectory() as cache:  # empty at first; a control reuses the policy of its seed
             for seed, shuffled in runs:
                 part = Path(cache) / "part.json"
                 command = [sys.executable, __file__, "--out", str(part), "--env", args.env, "--model", args.model]
@@ -201,7 +201,7 @@ def main() -> None:
         first, last = run["validation"][0][1], run["validation"][-1][1]
         print(
             f"seed {run['seed']} {'control' if run['shuffled'] else 'GRPO   '}: success {first:.3f} -> {last:.3f}, "
-            f"warm-up {run['warm_up_s']:.0f} s, training {run['train_s']:.0f} s of which validation "
+            f"SFT {run['warm_up_s']:.0f} s, training {run['train_s']:.0f} s of which validation "
             f"{run['validation_s']:.0f} s, peak {run['peak_memory_mib']:.0f} MiB"
         )
 

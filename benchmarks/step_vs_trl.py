@@ -2,10 +2,10 @@
 
     python benchmarks/step_vs_trl.py
 
-Two processes load the same model, one trainer each, and take turns: one optimizer step of the one, one of the other, so
-that a busy machine slows both alike. While one works the other sleeps. The first step of each is a warm-up and not
-counted. Everything between two steps counts (logging and records too), saving and validation are off. What is the same
-and what differs is printed below the table. Run it with nothing else on the machine.
+Two processes load the same model, one trainer each, and alternate: one optimizer step of the one, then one of the
+other, while the first sleeps, so that a busy machine slows both alike. The first step of each is a warm-up and not
+counted. Everything between two steps counts (logging and records too); saving and validation are off. What is the same
+and what differs is printed below the table. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SIDES = ("llmgym", "TRL")
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides are given. Lengths in tokens."""
+    """Settings of both sides. Lengths are in tokens."""
 
     model: str
     tasks: list[Task]
@@ -73,7 +73,7 @@ class Settings:
         return self.tasks_a_step * self.episodes
 
     def common(self) -> dict[str, Any]:
-        """Trainer settings that both sides take under the same name."""
+        """Trainer settings with the same name on both sides."""
         return {
             "learning_rate": self.learning_rate,
             "temperature": 1.0,
@@ -117,7 +117,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Failure:
-    """A side has raised."""
+    """A side raised an exception."""
 
     text: str
 
@@ -346,7 +346,7 @@ def run_trl(settings: Settings, connection: Connection) -> None:
             environment_factory=lambda: GameForTRL(clock),
         )
         trainer.clock = clock
-        # TRL offers methods in alphabetical order; the model was warmed up with the order of the game.
+        # TRL offers methods in alphabetical order; the model learnt the order of the game in SFT.
         trainer._env_tools[None].sort(key=lambda method: TOOL_ORDER.index(method.__name__))
 
         def figures(logs: dict[str, float]) -> dict[str, float]:
@@ -528,7 +528,7 @@ def explain(settings: Settings, threads: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="'tiny' (warmed up first when not cached), or a directory")
+    parser.add_argument("--model", default="tiny", help="'tiny' (built by SFT first when not cached), or a directory")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps of each side, the first not counted")
     parser.add_argument("--tasks", type=int, default=16, help="tasks a step")
     parser.add_argument("--episodes", type=int, default=8, help="episodes of each task")

@@ -1,11 +1,11 @@
-"""Does training with LoRA work on this machine's GPU, and how fast is it? Needs no model hub and no other file.
+"""Check that LoRA training works on this machine's GPU, and measure how fast. Needs no model hub, data or other file.
 
-Builds a tokenizer and a random model of the Qwen3 architecture, teaches it the form of an episode, and trains an
-adapter with `train_multi_turn`: two steps in fp32, then some in bf16. It ends with status 1 when the sampler and the
-trainer disagree about the log-probabilities of what was sampled, or when nothing could be trained.
+Builds a tokenizer and a random model of the Qwen3 architecture, fine-tunes it on scripted episodes, and trains an
+adapter with `train_multi_turn`: two steps in fp32, then some in bf16. It exits with status 1 when sampler and trainer
+disagree about the log-probabilities of what was sampled, or when nothing was trained.
 
     python examples/gpu_check.py          # one GPU, at most four minutes
-    python examples/gpu_check.py --cpu    # the same code in small, a minute or two
+    python examples/gpu_check.py --cpu    # the same code with small sizes, a minute or two
 """
 
 import argparse
@@ -33,7 +33,7 @@ from llmgym_trainer.tokens.codec import Codec
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the two forms differ in."""
+    """What differs between GPU and CPU."""
 
     hidden: int
     layers: int
@@ -73,7 +73,7 @@ class LettersEnv(ToolEnv):
 
 
 class RandomWords(Policy):
-    """Plays an episode as it should look, with words drawn at random."""
+    """Plays the episode correctly, with random words."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -87,7 +87,7 @@ class RandomWords(Policy):
 
 
 def scripted(count: int) -> list[Episode]:
-    """Episodes as they should look."""
+    """Correct episodes."""
 
     async def play() -> list[Episode]:
         rng, limits = random.Random(0), EpisodeLimits(max_turns=4, max_model_length=2048)
@@ -98,7 +98,7 @@ def scripted(count: int) -> list[Episode]:
 
 
 def build_model(sizes: Sizes, folder: str, device: str) -> float:
-    """Write a model that knows the form of an episode, and return its parameters in millions."""
+    """Write a model that can play an episode, and return its number of parameters in millions."""
     episodes = scripted(300)
     tokenizer = build_tokenizer(TinyRecipe(), episodes)
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def build_model(sizes: Sizes, folder: str, device: str) -> float:
 
 
 def train(precision: str, sizes: Sizes, steps: int, model: str, runs: str, on_gpu: bool) -> bool:
-    """Train an adapter, print what was measured, and return whether everything is as it should be."""
+    """Train an adapter, print the measurements, and return whether sampler and trainer agree and something trained."""
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -167,7 +167,7 @@ def train(precision: str, sizes: Sizes, steps: int, model: str, runs: str, on_gp
         f"peak {peak / 2**30:.2f} GiB {'on the GPU' if on_gpu else 'of this process'}"
     )
     if not any(line["trained_tokens"] for line in lines):
-        print(f"  NOTHING WAS TRAINED: {lines[-1]['frac_reward_zero_std']:.0%} of the groups had no spread")
+        print(f"  NOTHING WAS TRAINED: {lines[-1]['frac_reward_zero_std']:.0%} of the groups had no reward variance")
         return False
     return agrees
 
@@ -177,7 +177,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--cpu", action="store_true", help="small sizes on the CPU")
     on_gpu = not parser.parse_args(argv).cpu
     if on_gpu and not (torch.cuda.is_available() and torch.cuda.is_bf16_supported()):
-        print("there is no CUDA device with bf16 here; --cpu runs the same code in small")
+        print("there is no CUDA device with bf16 here; --cpu runs the same code with small sizes")
         return 1
     began, sizes = time.perf_counter(), GPU if on_gpu else CPU
     where = torch.cuda.get_device_name() if on_gpu else "CPU"

@@ -1,4 +1,4 @@
-"""ToolUseGame-v0 as a plain Gymnasium environment: any library that steps one can use it.
+"""ToolUseGame-v0 as a plain Gymnasium environment, usable by any library that steps one.
 
 python examples/gymnasium_loop.py
 """

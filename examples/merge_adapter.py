@@ -3,8 +3,8 @@
 python examples/merge_adapter.py runs/my-run merged
 python examples/merge_adapter.py runs/my-run/checkpoint-50 merged --dtype bfloat16
 
-The sum is computed in fp32. The base model must be where the run found it: its name or folder stands in the
-checkpoint's adapter_config.json.
+The merge is computed in fp32. The base model must still be where the run found it: adapter_config.json in the
+checkpoint names it.
 """
 
 import argparse

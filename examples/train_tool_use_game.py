@@ -1,4 +1,4 @@
-"""Multi-turn GRPO on ToolUseGame-v0 from Python. The settings are at the top; everything else is three lines.
+"""Multi-turn GRPO on ToolUseGame-v0 from Python. The settings are at the top.
 
 python examples/train_tool_use_game.py
 """

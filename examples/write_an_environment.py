@@ -1,4 +1,4 @@
-"""A whole environment in one file: guess a secret word with a dictionary tool. Try it, then train on it.
+"""A complete environment in one file: find the word for a definition, with a dictionary tool. Play it, then train.
 
 python examples/write_an_environment.py
 llmgym train examples/write_an_environment.py:WordEnv --tasks words.jsonl --model path/to/model
