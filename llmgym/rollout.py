@@ -1,9 +1,9 @@
 """The episode loop: it runs an environment and a policy against each other, enforces limits and writes the record.
 
 Each turn, in this order: ``policy.act`` → normalise → check for a malformed call → ``env.step`` → check for the end of
-the episode (terminated, truncated, ``max_turns``). With ``parse_retries`` the loop itself answers a malformed turn, with a
-user message that says what is wrong. The environment never sees these two messages; the policy sees them until the
-environment rewrites its history. Nothing that an environment or a policy raises leaves this module: it becomes the
+the episode (terminated, truncated, ``max_turns``). With ``parse_retries`` the loop itself answers a malformed turn,
+with a user message that says what is wrong. The environment never sees these two messages; the policy sees them until
+the environment rewrites its history. Nothing that an environment or a policy raises leaves this module: it becomes the
 episode's stop reason. Cancellation passes through, and ``close`` always runs.
 """
 

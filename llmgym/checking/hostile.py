@@ -1,7 +1,7 @@
 """Hostile assistant messages, which no environment may fail on.
 
-Models, parsers and hosted endpoints have been seen to produce them, or a policy under reward pressure may find them. The
-same specifications and seed give the same messages.
+Models, parsers and hosted endpoints have been seen to produce them, or a policy under reward pressure may find them.
+The same specifications and seed give the same messages.
 """
 
 from __future__ import annotations
