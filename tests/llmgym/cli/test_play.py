@@ -43,3 +43,15 @@ def test_the_command_records_what_can_be_replayed_and_viewed(monkeypatch, tmp_pa
 def test_a_task_that_is_not_there_is_refused(task, capsys):
     assert cli.main(["play", "ToolUseGame-v0", f"--task={task}"]) == 2
     assert repr(task) in capsys.readouterr().err
+
+
+def test_a_task_is_chosen_by_its_id_and_an_episode_cut_by_its_limit_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("builtins.input", lambda prompt: "teal")
+    task = llmgym.tasks("Mastermind-v0", "train")[1]
+    command = ["play", "Mastermind-v0", "--task", task.id, "--max-turns", "1", "--out"]
+    assert cli.main([*command, str(tmp_path)]) == 2
+    assert "is a folder; give a JSONL file" in capsys.readouterr().err
+    assert cli.main([*command, str(tmp_path / "cut.jsonl")]) == 0
+    (episode,) = read_episodes(tmp_path / "cut.jsonl")
+    assert episode.task == task
+    assert "\nreward 0, stopped: max_turns (1 assistant turns ran)\n" in capsys.readouterr().out

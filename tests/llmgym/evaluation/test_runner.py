@@ -633,6 +633,14 @@ def test_refused_before_anything_is_made(settings, kind, text):
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize("content", ["{", "7"])
+def test_unreadable_settings_are_refused_when_resuming(content):
+    evaluate()
+    Path("run/settings.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"settings\.json' cannot be read .*start again in another folder"):
+        evaluate(resume=True)
+
+
 def test_the_settings_are_readable():
     evaluate()
     settings = json.loads(Path("run/settings.json").read_text())
