@@ -17,7 +17,7 @@ import math
 import numbers
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
 from llmgym._util.seeding import derive_seed
@@ -46,7 +46,7 @@ CORRECTION = "Your last message could not be read: {}. Nothing was done. Write i
 
 
 async def run_episode(
-    env: Env,
+    env: Env | Callable[[Task], Env],
     task: Task,
     policy: Policy,
     limits: EpisodeLimits | None = None,
@@ -59,7 +59,7 @@ async def run_episode(
     """Run one whole episode and return its record.
 
     Args:
-        env: A fresh environment; it is always closed at the end.
+        env: A fresh environment, or a function of the task that makes one; it is always closed at the end.
         task: The task. The environment gets a copy.
         policy: The policy that acts; it is always closed at the end, too.
         limits: Limits on turns, tokens and time; None takes the defaults.
@@ -76,20 +76,26 @@ async def run_episode(
     episode = Episode(
         task=task,
         stop_reason=StopReason.ERROR,
-        env_id=env_id or f"{type(env).__module__}:{type(env).__qualname__}",
+        env_id=env_id,
         episode_index=episode_index,
         seed=seed,
         limits=limits,
-        provenance={**software_provenance(type(env)), **(provenance or {})},
+        provenance={**software_provenance(), **(provenance or {})},
     )
+    closings = [("policy", policy.close)]
     try:
+        if not isinstance(env, Env) and callable(env):
+            env = _made(env, task)
+        closings.insert(0, ("environment", env.close))
+        episode.env_id = env_id or f"{type(env).__module__}:{type(env).__qualname__}"
+        episode.provenance = {**software_provenance(type(env)), **episode.provenance}
         await _play(env, policy, limits, episode)
     except _Stop as stop:
         episode.stop_reason, episode.stop_detail = stop.reason, stop.detail
         episode.failed, episode.error_type = stop.failed, stop.error_type
     finally:
         errors: list[str] = []
-        for name, closing in (("environment", env.close), ("policy", policy.close)):
+        for name, closing in closings:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await closing()
@@ -120,6 +126,21 @@ class _Stop(Exception):
 
 def _failure(who: Literal["environment", "policy"], where: str, error: BaseException) -> _Stop:
     return _Stop(StopReason.ERROR, f"{where} {_describe(error)}", who, type(error).__name__)
+
+
+def make_env(env_factory: Callable[[Task], Env], task: Task) -> Env:
+    """Make the environment of a task. Raises what the factory raises, and TypeError when it returns something else."""
+    env = env_factory(task)
+    if not isinstance(env, Env):
+        raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
+    return env
+
+
+def _made(env_factory: Callable[[Task], Env], task: Task) -> Env:
+    try:
+        return make_env(env_factory, task)
+    except (Exception, SystemExit) as error:
+        raise _failure("environment", "env_factory raised", error) from error
 
 
 class _EnvClock:

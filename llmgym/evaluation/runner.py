@@ -199,23 +199,8 @@ class EvaluationRun:
     async def _play(self, task: Task, index: int) -> Episode:
         config, provenance = self._config, self._source.provenance
         policy = self._source.policy(task, episode_index=index, seed=config.seed, limits=config.limits)
-        try:
-            env = self._make_env(task)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - fails this episode, as a raising reset does
-            return Episode(
-                task,
-                StopReason.ERROR,
-                stop_detail=f"making the environment raised {type(error).__name__}: {error}",
-                failed="environment",
-                error_type=type(error).__name__,
-                env_id=self._env_id,
-                episode_index=index,
-                seed=config.seed,
-                limits=config.limits,
-                provenance=provenance,
-            )
         return await run_episode(
-            env,
+            self._make_env,
             task,
             policy,
             config.limits,

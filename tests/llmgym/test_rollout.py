@@ -6,6 +6,7 @@ import asyncio
 import collections
 import math
 import random
+import sys
 import time
 
 import numpy as np
@@ -758,3 +759,30 @@ def test_a_policy_that_changes_what_it_is_shown_is_shown_the_history_again():
     episode = asyncio.run(run_episode(CountingEnv(), Task("begin"), FunctionPolicy(act)))
     assert seen == ["begin"] * 3
     assert episode.messages[0]["content"] == "begin"
+
+
+def test_an_environment_can_be_made_by_a_function_of_the_task():
+    made = []
+
+    def make(task):
+        made.append(EchoEnv())
+        return made[-1]
+
+    episode = asyncio.run(run_episode(make, Task("begin"), ScriptedPolicy(["stop"])))
+    assert (episode.stop_reason, episode.reward, [env.closed for env in made]) == (StopReason.TERMINATED, 0.75, [1])
+    assert episode.env_id == episode.provenance["environment"] == f"{__name__}:EchoEnv"
+
+
+@pytest.mark.parametrize(
+    ("make", "detail"),
+    [
+        (lambda task: 1 / 0, "env_factory raised ZeroDivisionError: division by zero"),
+        (lambda task: sys.exit(3), "env_factory raised SystemExit: 3"),
+        (lambda task: None, "env_factory raised TypeError: it returned None, which is no llmgym.Env"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_an_error_of_the_episode(make, detail):
+    policy = RecordingPolicy(["stop"])
+    episode = asyncio.run(run_episode(make, Task("begin"), policy, env_id="Broken-v0"))
+    assert (episode.stop_reason, episode.stop_detail, episode.failed) == (StopReason.ERROR, detail, "environment")
+    assert (episode.env_id, "environment" in episode.provenance, policy.closed) == ("Broken-v0", False, 1)

@@ -173,7 +173,7 @@ def test_a_failing_environment_is_counted_and_the_run_goes_on():
 
     report = evaluate(env=make, out="run2")
     assert (report.failed, report.reward.mean, report.reward_failed_as_0.mean) == (2, 0.5, pytest.approx(1 / 3))
-    assert "making the environment raised OSError: no room" in report.failures[0].detail
+    assert "env_factory raised OSError: no room" in report.failures[0].detail
 
 
 class Broken(AddingEnv):

@@ -15,7 +15,7 @@ from llmgym.episode import Episode, EpisodeLimits, StopReason
 from llmgym.errors import ConfigError
 from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
-from llmgym.rollout import run_episode
+from llmgym.rollout import make_env, run_episode
 from llmgym.task import Task
 from llmgym_trainer.engines.base import Engine, Sample, SamplingParams
 from llmgym_trainer.engines.deterministic import BatchGate
@@ -213,14 +213,6 @@ class Collector:
     async def _attempt(
         self, task: Task, index: int, limits: EpisodeLimits, temperature: float, name: tuple[Any, ...]
     ) -> Episode:
-        try:
-            env = _make_env(self._env_factory, task)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - like a raising reset: this episode's failure, not the run's
-            return Episode(
-                task, StopReason.ERROR, stop_detail=f"env_factory raised {type(error).__name__}: {error}",
-                failed="environment", error_type=type(error).__name__,
-                env_id=self._env_id(task), episode_index=index, seed=self._seed, provenance=dict(self._provenance),
-            )  # fmt: skip
         policy = ModelPolicy(
             self.codec,
             self._engine,
@@ -230,16 +222,9 @@ class Collector:
             temperature=temperature,
         )
         return await run_episode(
-            env, task, policy, limits,
+            self._env_factory, task, policy, limits,
             seed=self._seed, episode_index=index, env_id=self._env_id(task), provenance=self._provenance,
         )  # fmt: skip
-
-
-def _make_env(env_factory: Callable[[Task], Env], task: Task) -> Env:
-    env = env_factory(task)
-    if not isinstance(env, Env):
-        raise TypeError(f"it returned {env!r:.80}, which is no llmgym.Env")
-    return env
 
 
 class _NoPolicy(Policy):
@@ -269,7 +254,7 @@ def check_first_reset(
     failed: list[str] = []
     for task in (tasks[0], tasks[-1]):
         try:
-            env = _make_env(env_factory, task)
+            env = make_env(env_factory, task)
         except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
