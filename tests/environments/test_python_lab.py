@@ -190,6 +190,10 @@ def test_a_program_does_the_same_each_time():
     assert sandbox.run("import time\ntime.sleep(1000)") == ("", None)
 
 
+def test_what_an_endless_program_printed_depends_on_the_machine_and_is_dropped():
+    assert sandbox.run("print('begun')\nwhile True: pass") == ("", "TimeoutError: stopped after 0.5 s")
+
+
 def test_a_program_leaves_nothing_for_the_next():
     sandbox.run("kept = 1")
     assert sandbox.run("print(kept)") == ("", "NameError: name 'kept' is not defined (line 1)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import check_zoo as zoo
 import gymnasium
 import pytest
@@ -9,6 +11,7 @@ from suite import SHIPPED
 
 import llmgym
 from llmgym.checking import CHECKS, CODES, Status, checks
+from llmgym.checking.session import CheckContext
 from llmgym.errors import ConfigError, TaskError, UnknownEnvironmentError
 from llmgym.gym.spaces import MessageSpace
 from llmgym.registry import EnvEntry
@@ -281,3 +284,14 @@ def test_a_file_that_cannot_be_imported_is_refused_with_its_place(text, why, tmp
     with pytest.raises(UnknownEnvironmentError, match=why) as refused:
         llmgym.check_env(f"{path}:MyEnv")
     assert "broken_file.py" in str(refused.value)
+
+
+@pytest.mark.parametrize(("hangs", "lost"), [("hanging-tool", 0), ("call-hangs", 1)])
+def test_a_tool_that_was_called_to_be_cancelled_is_no_lost_call(hangs, lost):
+    context = CheckContext(
+        entry(zoo.TASKS), None, expert=None, tasks=None, split="train", task_options={}, episodes=1, timeout_s=0.1,
+        seed=0, progress=lambda text: None,
+    )  # fmt: skip
+    context.call(context.worker.start(), asyncio.Event().wait, "a call", raises="reset-raises", hangs=hangs)
+    assert [finding.code for finding in context.findings.all()] == [hangs]
+    assert (context.calls, context.lost_calls) == (1, lost)
