@@ -134,6 +134,21 @@ def test_a_hash_in_the_prompt_is_process_dependent():
     assert [finding.code for finding in report.findings] == ["process-dependent"]
 
 
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import sys; sys.stdin.read(); sys.exit('no licence')", "the other process failed: no licence"),
+        ("import time; time.sleep(60)", "the other process did not end within 1 s"),
+    ],
+)
+def test_a_replay_that_another_process_cannot_make_is_not_checked(program, reason, monkeypatch):
+    monkeypatch.setattr(checks, "_PROCESS", program)
+    monkeypatch.setattr(checks, "PROCESS_TIMEOUT_S", 1.0 if "sleep" in program else 60.0)
+    report = llmgym.check_env(zoo.Right, zoo.TASKS)
+    assert [result.detail for result in report.checks if result.name == "other-process"] == [reason]
+    assert statuses(report)["other-process"] is Status.NOT_CHECKED
+
+
 def test_a_failing_expert_is_a_finding():
     report = check(zoo.Right, expert=zoo.WrongExpert)
     assert [(finding.code, finding.count) for finding in report.findings] == [("expert-fails", 2)]

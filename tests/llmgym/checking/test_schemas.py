@@ -21,6 +21,11 @@ def schema(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
+NESTED: dict[str, Any] = {"type": "string"}
+for _ in range(40):
+    NESTED = {"type": "array", "items": NESTED}
+
+
 @pytest.mark.parametrize(
     ("specs", "fault"),
     [
@@ -38,6 +43,12 @@ def schema(**properties: Any) -> dict[str, Any]:
         ([spec({"type": "object", "properties": [], "required": []})], "must be a dictionary"),
         ([spec({"type": "object", "properties": {}, "required": ["a"]})], "requires 'a', which it does not define"),
         ([spec({"type": "object", "properties": {}, "required": "a"})], "must be a list of names"),
+        (
+            [spec(schema(a={"type": "string"})) | {"function": {**spec(schema())["function"], "description": 7}}],
+            "be text",
+        ),
+        ([spec(schema(a={"$ref": "https://example.com"}))], "which is not there"),
+        ([spec(schema(a=NESTED))], "is nested deeper than 32 levels"),
         ([spec(schema(a={"enum": []}))], "enum"),
         ([spec(schema(a={"$ref": "#/$defs/Place"}))], "which is not there"),
         ([spec(schema(a={"anyOf": {}}))], "anyOf"),
