@@ -267,7 +267,8 @@ groups = trainer.sampler.sample(0)
 rows = trainer._rows(groups)
 model.module.register_forward_pre_hook(lambda *args: calls.append(1))
 trainer._backward(model, rows)
-found["work"] = [sum(not group.replaced for group in groups), len(rows), len(calls), trainer._metrics["train"]["groups/sampled"]]
+kept = sum(not group.replaced for group in groups)
+found["work"] = [kept, len(rows), len(calls), trainer._metrics["train"]["groups/sampled"]]
 with open(f"found-{{rank}}.json", "w") as file:
     json.dump(found, file)
 """

@@ -276,7 +276,7 @@ def test_ctrl_c_saves_the_last_whole_step_and_says_where(tmp_path, model_dir, wh
     status, output = run_and_interrupt(tmp_path, model_dir, where)
     assert status == 0, output
     checkpoint = Path("runs/a/checkpoint-1")
-    assert f"stopped after step 1; saved {checkpoint}. To go on: llmgym train --resume runs/a" in output
+    assert f"stopped after step 1; saved {checkpoint}. To continue: llmgym train --resume runs/a" in output
     assert re.search(f"RESULT 1 True {checkpoint}", output)
     from llmgym_trainer.models.load import load_model
 

@@ -236,8 +236,8 @@ def explain_out_of_memory(inputs: Mapping[str, torch.Tensor], micro_batch_tokens
             remedy = "lower max_model_length, for no row is cut to micro_batch_tokens"
         raise OutOfMemoryError(
             f"out of memory in a forward and backward pass of {rows} rows of {width} tokens "
-            f"(micro_batch_tokens={micro_batch_tokens}): {remedy}; or set gradient_checkpointing=True, or train an adapter "
-            f"(--lora). The device said: {str(error).splitlines()[0]}"
+            f"(micro_batch_tokens={micro_batch_tokens}): {remedy}; or set gradient_checkpointing=True, or train an "
+            f"adapter (--lora). The device said: {str(error).splitlines()[0]}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""``train_multi_turn``: from settings, tasks and an environment to a trained model. Wires parts, owns none."""
+"""``train_multi_turn``: wires settings, tasks, environment, model, run folder and trainer together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from peft import PeftConfig
 
 from llmgym.env import Env
@@ -22,6 +21,7 @@ from llmgym.task import Task, check_unique_ids
 from llmgym_trainer.collection.collector import check_first_reset
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.task_stream import Mixture, TaskSource
+from llmgym_trainer.distributed import broadcast
 from llmgym_trainer.errors import NoRewardVarianceError
 from llmgym_trainer.memory import check_memory, estimate_memory, free_memory
 from llmgym_trainer.models.load import load_model, load_model_config, resolve_model
@@ -35,16 +35,16 @@ from llmgym_trainer.trainer import MultiTurnGRPOTrainer
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run left behind.
+    """The result of a run.
 
     Attributes:
         run_dir: The run's folder: ``config.yaml``, ``metrics.jsonl``, ``episodes/``, ``reward.png``, checkpoints.
         checkpoint: The last checkpoint, a directory that ``AutoModelForCausalLM.from_pretrained`` loads (an
             adapter when one was trained).
         steps: Whole optimizer steps done.
-        interrupted: Whether Ctrl-C or SIGTERM ended the run.
+        interrupted: Whether Ctrl-C or SIGTERM stopped the run.
         best_checkpoint: The checkpoint with the best ``metric_for_best_model``; None without the setting, and where no
-            step was better than the model that the run began with.
+            step was better than the model that the run started with.
     """
 
     run_dir: Path
@@ -67,8 +67,8 @@ def train_multi_turn(
 ) -> TrainResult:
     """Train a model with multi-turn GRPO over whole episodes.
 
-    With ``config.resume_from_checkpoint`` the run of that folder goes on, in its folder: give it the same tasks,
-    environment and adapter, and settings that begin with ``GRPOConfig.from_yaml("<run>/config.yaml", …)``.
+    With ``config.resume_from_checkpoint`` the run of that folder continues, in its folder: give it the same tasks,
+    environment and adapter, and settings that start from ``GRPOConfig.from_yaml("<run>/config.yaml", …)``.
 
     Args:
         config: All settings; ``max_turns`` is required.
@@ -89,12 +89,13 @@ def train_multi_turn(
         ConfigError: A setting is missing or contradicts another, or the environment cannot begin an episode; raised
             before a model loads.
         NoRewardVarianceError: No group could train anything for ``max_steps_without_variance`` steps; the model is
-        saved. NothingTrainedError: All steps ran, and none of them trained anything.
+            saved.
+        NothingTrainedError: All steps ran, and none of them trained anything.
         TooManyErrorsError: More episodes failed than ``max_error_share``.
         OutOfMemoryError: A training step does not fit into memory.
         NonFiniteError: Gradients stayed NaN or infinite, or the weights became so.
         RunFolderError: Records could not be written, as on a full disk.
-        CheckpointError: A checkpoint could not be written, or the one to go on from not be loaded.
+        CheckpointError: A checkpoint could not be written, or the one to resume could not be loaded.
         TrainingInterrupted: Asked to stop before the first step began.
     """
     config.limits()
@@ -119,7 +120,7 @@ def train_multi_turn(
         atexit.register(state.destroy_process_group)
     stop = StopRequest()
     with contextlib.ExitStack() as held, stop.on_signals():
-        folder = _claimed_run_folder(config, state, held)
+        folder = _claim_run_folder(config, state, held)
         config.output_dir = str(folder.path)
         checkpoint = None
         if config.resume_from_checkpoint is not None:
@@ -127,16 +128,16 @@ def train_multi_turn(
             check_settings(config, checkpoint, adapter=peft_config is not None, validates=bool(val_tasks))
             now = RunState.start(tasks, mixture.shares if mixture else {}, config.batch_size, state.num_processes)
             RunState.load(checkpoint).check_same_run(now)
-        begun = state.is_main_process and checkpoint is None
-        with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
-            if begun:  # the settings of a resumed run are kept when it goes on
+        creates = state.is_main_process and checkpoint is None
+        with _discard_on_error(folder, held) if creates else contextlib.nullcontext():
+            if creates:  # the settings of a resumed run are written once its checkpoint has loaded
                 with folder.writing():
                     config.to_yaml(folder.path / "config.yaml")
                 if command is not None:
                     folder.note(command=list(command))
             with stop.waiting():
-                for of_one in [source.tasks for source in mixture.sources] if mixture is not None else [tasks]:
-                    check_first_reset(make_env, of_one, config.limits(), seed=config.seed)
+                for of_one_env in [source.tasks for source in mixture.sources] if mixture is not None else [tasks]:
+                    check_first_reset(make_env, of_one_env, config.limits(), seed=config.seed)
             with stop.waiting(), state.main_process_first():
                 path = _base_model(config, folder, env_id)
             dtype = torch.bfloat16 if peft_config is not None and config.bf16 else torch.float32
@@ -148,7 +149,7 @@ def train_multi_turn(
 
         reporter = Reporter(config, folder, is_main=state.is_main_process)
         try:
-            with _discarded_if_it_fails(folder, held) if begun else contextlib.nullcontext():
+            with _discard_on_error(folder, held) if creates else contextlib.nullcontext():
                 trainer = MultiTurnGRPOTrainer(
                     model,
                     config,
@@ -169,7 +170,7 @@ def train_multi_turn(
                 interrupted = True
                 saved = trainer.save_now()
                 reporter.write(
-                    f"stopped after step {trainer.state.global_step}; saved {saved}. To go on: llmgym train --resume "
+                    f"stopped after step {trainer.state.global_step}; saved {saved}. To continue: llmgym train --resume "
                     f"{folder.path}"
                 )
             except NoRewardVarianceError:
@@ -188,15 +189,15 @@ def train_multi_turn(
     )
 
 
-def _claimed_run_folder(config: GRPOConfig, state: PartialState, held: contextlib.ExitStack) -> RunFolder:
-    """The folder of a new run, or of that to go on with. The first process claims it and tells the others (or why not).
+def _claim_run_folder(config: GRPOConfig, state: PartialState, held: contextlib.ExitStack) -> RunFolder:
+    """The folder of a new run, or of the one to resume. The first process locks it and tells the others, errors too.
 
     Args:
         config: Says which folder.
         state: The processes.
-        held: Gives the folder back when it closes.
+        held: Unlocks the folder when it closes.
     """
-    claimed: list[Any] = [None]
+    claimed: RunFolder | ConfigError | None = None
     if state.is_main_process:
         try:
             if config.resume_from_checkpoint is None:
@@ -204,19 +205,19 @@ def _claimed_run_folder(config: GRPOConfig, state: PartialState, held: contextli
             else:
                 folder = RunFolder(find_checkpoint(config.resume_from_checkpoint).parent)
             held.enter_context(folder.locked())
-            claimed[0] = folder
+            claimed = folder
         except ConfigError as error:
-            claimed[0] = error
-    broadcast_object_list(claimed)
-    if isinstance(claimed[0], ConfigError):
-        raise claimed[0]
-    found: RunFolder = claimed[0]
-    return found
+            claimed = error
+    claimed = broadcast(claimed)
+    if isinstance(claimed, RunFolder):
+        return claimed
+    assert claimed is not None
+    raise claimed
 
 
 @contextlib.contextmanager
-def _discarded_if_it_fails(folder: RunFolder, held: contextlib.ExitStack) -> Iterator[None]:
-    """A section that leaves no run folder behind when it raises, for nothing was trained yet."""
+def _discard_on_error(folder: RunFolder, held: contextlib.ExitStack) -> Iterator[None]:
+    """Remove the run folder if this section raises: nothing was trained yet."""
     try:
         yield
     except BaseException:
@@ -228,7 +229,7 @@ def _discarded_if_it_fails(folder: RunFolder, held: contextlib.ExitStack) -> Ite
 def _check_memory(
     path: str, config: GRPOConfig, peft_config: PeftConfig | None, dtype: torch.dtype, val_tasks: int, *, tell: bool
 ) -> None:
-    """Say what the run needs and end it where that cannot fit. Weights that are quantized are not estimated."""
+    """Print what memory the run needs and refuse it if that cannot fit. Quantized weights are not estimated."""
     model_config = load_model_config(path, trust_remote_code=config.trust_remote_code)
     if _model_kwargs(config).get("quantization_config") or getattr(model_config, "quantization_config", None):
         return
@@ -249,7 +250,7 @@ def _check_memory(
 
 
 def _base_model(config: GRPOConfig, folder: RunFolder, env_id: str) -> str:
-    """Directory or hub name of the model a run began with; what ``config.model`` stands for may change later."""
+    """Directory or hub name of the model the run started with; what ``config.model`` stands for may change later."""
     noted: str | None = folder.notes().get("base_model")
     if noted is not None and (noted == config.model or Path(noted).is_dir()):
         return noted
@@ -266,7 +267,7 @@ def _model_kwargs(config: GRPOConfig) -> dict[str, Any]:
 
 
 def print_summary(result: TrainResult) -> None:
-    """Print where a run left what, once for all processes."""
+    """Print where the results of a run are, on the first process only."""
     if not PartialState().is_main_process:
         return
     if result.best_checkpoint is not None:

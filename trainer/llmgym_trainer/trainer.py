@@ -212,8 +212,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self.validate()
         if self.run_state.trained_steps == 0:
             raise NothingTrainedError(
-                f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the run "
-                "started with. The reason is in metrics.jsonl: frac_reward_zero_std (groups whose episodes all got the "
+                f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the "
+                "run started with. The reason is in metrics.jsonl: frac_reward_zero_std (groups whose episodes all got the "
                 "same reward), context_overflow_ratio, error_ratio and non_finite_gradients; all episodes are in "
                 f"{self._reporter.folder / 'episodes'}"
             )
@@ -389,8 +389,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         mean = f"{statistics.fmean(rewards):.3g}" if rewards else "unknown"
         raise NoRewardVarianceError(
             f"in {limit} steps in a row all episodes of a task got the same reward (mean {mean}), so there was nothing "
-            f"to learn from. If this is the best reward, the tasks are too easy; if it is the worst, they are too hard: "
-            f"use other tasks, give partial credit, or fine-tune the model first (llmgym sft). Otherwise raise "
+            f"to learn from. If this is the best reward, the tasks are too easy; if it is the worst, they are too "
+            f"hard: use other tasks, give partial credit, or fine-tune the model first (llmgym sft). Otherwise raise "
             f"temperature={config.temperature}, episodes_per_task={config.episodes_per_task} or max_sampling_attempts="
             f"{config.max_sampling_attempts}. All episodes are in {self._reporter.folder / 'episodes'}; "
             f"max_steps_without_variance=None continues regardless"
@@ -435,8 +435,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             return
         if value is None:
             raise ConfigError(
-                f"metric_for_best_model={name!r} is no metric of this validation, which has {', '.join(sorted(metrics))}."
-                f"{did_you_mean(name, metrics)}"
+                f"metric_for_best_model={name!r} is no metric of this validation, which has "
+                f"{', '.join(sorted(metrics))}.{did_you_mean(name, metrics)}"
             )
         better = state.best_metric is None or (
             value > state.best_metric if self.args.greater_is_better else value < state.best_metric
@@ -571,8 +571,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         with contextlib.suppress(checkpoints.CheckpointError):  # such as on a full disk, which may be the failure
             saved = self.save_now()
             self._reporter.write(
-                f"training stops with an error after step {step}; saved {saved}. When the cause is fixed, continue with: "
-                f"llmgym train --resume {self.args.output_dir}"
+                f"training stops with an error after step {step}; saved {saved}. When the cause is fixed, continue "
+                f"with: llmgym train --resume {self.args.output_dir}"
             )
 
 

@@ -1,13 +1,14 @@
-"""The weight of each token in the loss: the loss types' normalisation, and the correction for the sampler's probabilities.
+"""The weight of each token in the loss: the normalisation of the loss types, and the off-policy correction.
 
 The loss of a token itself (clipped ratio, KL, entropy) is TRL's.
 
-**Off-policy correction.** The same weights give other probabilities in another precision or kernel, so the episodes come
-from a slightly different policy than the one that trains. Weighting each token by ``trainer's probability / sampler's
-probability`` corrects for that; a cap bounds the variance (truncated importance sampling: IMPALA, arXiv 1802.01561; in
-this use: fengyao.notion.site/off-policy-rl, 2025). With ``"sequence"`` all tokens of a row have the geometric mean of
-their ratios (GSPO's length-normalised ratio, arXiv 2507.18071): the plain product explodes with the length of an
-episode. The weights are exact only if the sampler drew from its whole distribution, so truncated sampling is refused.
+**Off-policy correction.** The same weights give other probabilities in another precision or kernel, so the episodes
+come from a slightly different policy than the one that trains. Weighting each token by ``trainer's probability /
+sampler's probability`` corrects for that; a cap bounds the variance (truncated importance sampling: IMPALA, arXiv
+1802.01561; in this use: fengyao.notion.site/off-policy-rl, 2025). With ``"sequence"`` all tokens of a row have the
+geometric mean of their ratios (GSPO's length-normalised ratio, arXiv 2507.18071): the plain product explodes with the
+length of an episode. The weights are exact only if the sampler drew from its whole distribution, so truncated sampling
+is refused.
 """
 
 from __future__ import annotations
@@ -138,8 +139,7 @@ def importance_ratios(
 def corrected_advantages(advantages: torch.Tensor, ratios: torch.Tensor, correction: str, cap: float) -> torch.Tensor:
     """Advantages times capped importance ratios: the off-policy correction of the loss.
 
-    Multiplying the advantage multiplies the loss of the token, because every loss type is linear in a non-negative factor
-    of it.
+    Multiplying an advantage by a non-negative factor multiplies the loss of its token, in every loss type.
 
     Args:
         advantages: Shape (B, T).

@@ -257,7 +257,8 @@ def check_first_reset(
             env = make_env(env_factory, task)
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"the environment of task {task.id!r} cannot be built: env_factory raised {type(error).__name__}: {error}"
+                f"the environment of task {task.id!r} cannot be built: env_factory raised "
+                f"{type(error).__name__}: {error}"
             ) from error
         episode = run_until_closed(
             run_episode(env, task, _NoPolicy(), limits, seed=seed), blocked_after_s=limits.env_timeout_s
@@ -266,5 +267,6 @@ def check_first_reset(
             return
         failed.append(f"task {task.id!r} ({episode.stop_detail})")
     raise ConfigError(
-        f"the environment {episode.env_id!r} cannot begin {'; nor '.join(failed)}. Fix it, and test it with llmgym check"
+        f"the environment {episode.env_id!r} cannot begin {'; nor '.join(failed)}. Fix it, and test it with "
+        "llmgym check"
     )

@@ -207,8 +207,8 @@ class StepSampler:
         lengths = [length for of_process in gather(own) for length in of_process]
         limits = self._limits
         raise ConfigError(
-            f"no episode of step {step} had room for a turn: the prompts have {min(lengths)} to {max(lengths)} tokens and "
-            f"max_model_length={limits.max_model_length}, of which {limits.reply_reserve_tokens} are reserved for a reply. "
-            f"Set max_model_length to {max(lengths) + limits.reply_reserve_tokens} plus what {limits.max_turns} turns need, "
-            "or shorten the prompts"
+            f"no episode of step {step} had room for a turn: the prompts have {min(lengths)} to {max(lengths)} tokens "
+            f"and max_model_length={limits.max_model_length}, of which {limits.reply_reserve_tokens} are reserved for "
+            f"a reply. Set max_model_length to {max(lengths) + limits.reply_reserve_tokens} plus what "
+            f"{limits.max_turns} turns need, or shorten the prompts"
         )

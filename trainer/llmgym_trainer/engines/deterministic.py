@@ -1,4 +1,4 @@
-"""Fixes which completions are sampled together, whatever the speed of the environments. Knows no model and no token."""
+"""Fixes which completions are sampled together, whatever the speed of the environments."""
 
 from __future__ import annotations
 

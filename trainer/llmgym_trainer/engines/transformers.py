@@ -1,4 +1,4 @@
-"""The embedded sampling engine: a transformers model in this process. Knows token ids, no message, no episode.
+"""The embedded sampling engine: a transformers model in this process.
 
 Works in rounds. Every request that is ready joins a round; the round decodes until each of its rows stops, and
 finished rows leave the batch. The keys and values of an episode are kept between its turns, so that a turn costs

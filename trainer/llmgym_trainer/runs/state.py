@@ -110,8 +110,8 @@ class RunState:
             return cls(**json.loads((checkpoint / RUN_STATE_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(
-                f"{str(checkpoint)!r} cannot be resumed: its {RUN_STATE_FILE} is missing, broken or of another version of "
-                f"llmgym ({error}). {suggest_earlier(checkpoint)}, or start a new run with --model {checkpoint}"
+                f"{str(checkpoint)!r} cannot be resumed: its {RUN_STATE_FILE} is missing, broken or of another version "
+                f"of llmgym ({error}). {suggest_earlier(checkpoint)}, or start a new run with --model {checkpoint}"
             ) from error
 
     def check_same_run(self, now: RunState) -> None:
@@ -122,8 +122,8 @@ class RunState:
         """
         if now.tasks_hash != self.tasks_hash:
             raise ConfigError(
-                "the training tasks are not those of the run (a prompt, target, metadata or id differs, or one is missing "
-                "or added), or are in another order; a run can only be resumed with its own tasks"
+                "the training tasks are not those of the run (a prompt, target, metadata or id differs, or one is "
+                "missing or added), or are in another order; a run can only be resumed with its own tasks"
             )
         for name in (*self.mixture, *now.mixture):
             before, after = self.mixture.get(name), now.mixture.get(name)
@@ -188,8 +188,8 @@ def find_checkpoint(path: str | Path) -> Path:
     for name in (STATE_FILE, "optimizer.pt", "scheduler.pt", *rng_files):
         if not (checkpoint / name).is_file():
             raise ConfigError(
-                f"{str(checkpoint)!r} cannot be resumed: it has no {name}. {suggest_earlier(checkpoint)}, or start a new "
-                f"run from its weights with --model {checkpoint}"
+                f"{str(checkpoint)!r} cannot be resumed: it has no {name}. {suggest_earlier(checkpoint)}, or start a "
+                f"new run from its weights with --model {checkpoint}"
             )
     return checkpoint
 
