@@ -14,8 +14,8 @@ from llmgym import StepResult, StopReason, Task
 from llmgym.errors import ConfigError
 from llmgym_trainer.algorithm.advantages import STD_EPSILON
 from llmgym_trainer.algorithm.rows import build_rows
-from llmgym_trainer.collection.metrics import VALIDATION_METRICS
 from llmgym_trainer.errors import NoRewardVarianceError, TooManyErrorsError
+from llmgym_trainer.metrics import VALIDATION_METRICS
 from llmgym_trainer.models.load import load_model
 from llmgym_trainer.runs.folder import read_metrics
 

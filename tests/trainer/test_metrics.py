@@ -7,7 +7,7 @@ from toys import TASKS, TalkEnv, settings
 from llmgym import Episode, StopReason, Task, Turn
 from llmgym.episode import TurnTokens, Usage
 from llmgym_trainer import GRPOConfig, TaskSource, train_multi_turn
-from llmgym_trainer.collection.metrics import RATIOS, EpisodeStats, rollout_metrics
+from llmgym_trainer.metrics import RATIOS, EpisodeStats, rollout_metrics
 from llmgym_trainer.runs.folder import read_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -21,7 +21,7 @@ from llmgym.errors import ConfigError, did_you_mean
 from llmgym.task import Task
 from llmgym_trainer.algorithm.advantages import BASELINES, CREDITS, Credit, OverlongPenalty
 from llmgym_trainer.algorithm.loss import CORRECTIONS, LOSS_TYPES, OTHER_LOSS_TYPES
-from llmgym_trainer.collection.metrics import VALIDATION_METRICS
+from llmgym_trainer.metrics import VALIDATION_METRICS
 
 DERIVED = {
     "num_generations": "episodes_per_task",

@@ -19,7 +19,7 @@ Where this departs from ``trl.GRPOTrainer`` (1.16):
 8. Checkpoints are written atomically, and a resumed run continues with its next task, its random numbers and its
    records; TRL skips the items of a dataloader (see :mod:`llmgym_trainer.runs.state`). A step that raises leaves no
    trace in what a checkpoint holds.
-9. Metrics of the rollout are ours (:mod:`llmgym_trainer.collection.metrics`); those of the loss are TRL's. Nothing is
+9. Metrics of the rollout are ours (:mod:`llmgym_trainer.metrics`); those of the loss are TRL's. Nothing is
    printed or reported by TRL's callbacks.
 
 Overridden: ``get_train_dataloader``, ``training_step``, ``train``, ``log``, ``_save``, ``_save_checkpoint`` (no

@@ -12,11 +12,11 @@ from llmgym.episode import StopReason
 from llmgym.errors import ConfigError, LLMGymError
 from llmgym.task import Task
 from llmgym_trainer.collection.collector import Collector, Group
-from llmgym_trainer.collection.metrics import GROUP_METRICS, EpisodeStats, rollout_metrics
 from llmgym_trainer.config import GRPOConfig
 from llmgym_trainer.data.task_stream import MixtureStream, TaskStream
 from llmgym_trainer.distributed import gather
 from llmgym_trainer.errors import TooManyErrorsError, ruined_weights
+from llmgym_trainer.metrics import GROUP_METRICS, EpisodeStats, rollout_metrics
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted, run_until_closed
 from llmgym_trainer.runs.reporting import Reporter
 from llmgym_trainer.runs.state import RunState
