@@ -60,7 +60,8 @@ def main() -> None:
         ]
         reward = statistics.fmean(episode.reward for episode in episodes)
         print(
-            f"| {level} | {_mean_and_maximum([len(e.turns) for e in episodes])} | {_mean_and_maximum(lengths)} | {reward:.2f} |"
+            f"| {level} | {_mean_and_maximum([len(e.turns) for e in episodes])} | {_mean_and_maximum(lengths)} | "
+            f"{reward:.2f} |"
         )
 
 

@@ -170,8 +170,8 @@ def train_multi_turn(
                 interrupted = True
                 saved = trainer.save_now()
                 reporter.write(
-                    f"stopped after step {trainer.state.global_step}; saved {saved}. To continue: llmgym train --resume "
-                    f"{folder.path}"
+                    f"stopped after step {trainer.state.global_step}; saved {saved}. To continue: llmgym train "
+                    f"--resume {folder.path}"
                 )
             except NoRewardVarianceError:
                 reporter.write(f"nothing left to learn from; saved {trainer.save_now()}")

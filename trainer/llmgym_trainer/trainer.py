@@ -213,9 +213,9 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         if self.run_state.trained_steps == 0:
             raise NothingTrainedError(
                 f"none of the {self.state.global_step} steps trained anything, so the model is still the one that the "
-                "run started with. The reason is in metrics.jsonl: frac_reward_zero_std (groups whose episodes all got the "
-                "same reward), context_overflow_ratio, error_ratio and non_finite_gradients; all episodes are in "
-                f"{self._reporter.folder / 'episodes'}"
+                "run started with. The reason is in metrics.jsonl: frac_reward_zero_std (groups whose episodes all "
+                "got the same reward), context_overflow_ratio, error_ratio and non_finite_gradients; all episodes "
+                f"are in {self._reporter.folder / 'episodes'}"
             )
         return output
 
