@@ -16,7 +16,7 @@ from llmgym_trainer.runs.folder import read_metrics
 from llmgym_trainer.runs.interrupts import StopRequest, TrainingInterrupted
 from llmgym_trainer.runs.state import find_checkpoint
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]  # of toys.py
 
 
 def interrupt():
