@@ -121,7 +121,6 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         self._forward_result: Any = None
         self._writing_to: Path | None = None
         self._pending_resume: RunState | None = None  # of a checkpoint whose weights are not loaded yet
-        self._weights_checked_at: int | None = None
         super().__init__(
             model=model,
             reward_funcs=_reward_comes_from_the_environment,
@@ -398,12 +397,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
 
     def _check_weights(self) -> None:
         """Raise :class:`RuinedWeightsError` if the last optimizer step left weights that are NaN or infinite."""
-        step = self.state.global_step
-        if self._weights_checked_at == step:
-            return
         if not weights_are_finite(self.model):
-            raise ruined_weights("holds weights that are NaN or infinite", step, self.args)
-        self._weights_checked_at = step
+            raise ruined_weights("holds weights that are NaN or infinite", self.state.global_step, self.args)
 
     # Validation
 

@@ -17,7 +17,7 @@ from llmgym.messages import Message, ToolSpec
 from llmgym.policy import Policy, PolicyTurn
 from llmgym.rollout import make_env, run_episode
 from llmgym.task import Task
-from llmgym_trainer.engines.base import Engine, Sample, SamplingParams
+from llmgym_trainer.engines.base import Engine, EngineWrapper, Sample, SamplingParams
 from llmgym_trainer.engines.deterministic import BatchGate
 from llmgym_trainer.runs.interrupts import run_until_closed
 from llmgym_trainer.tokens.codec import Codec
@@ -74,11 +74,12 @@ class RolloutClock:
         self._in_flight += by
 
 
-class _TimedEngine:
+class _TimedEngine(EngineWrapper):
     """An engine whose ``sample`` reports to a :class:`RolloutClock`."""
 
     def __init__(self, engine: Engine, clock: RolloutClock) -> None:
-        self._engine, self._clock = engine, clock
+        super().__init__(engine)
+        self._clock = clock
 
     async def sample(self, prompt_ids: list[int], params: SamplingParams, key: str, rng: random.Random) -> Sample:
         self._clock.change(+1)
@@ -86,18 +87,6 @@ class _TimedEngine:
             return await self._engine.sample(prompt_ids, params, key, rng)
         finally:
             self._clock.change(-1)
-
-    def release(self, key: str) -> None:
-        self._engine.release(key)
-
-    def abort(self, key: str) -> None:
-        self._engine.abort(key)
-
-    def sync(self, version: int) -> None:
-        self._engine.sync(version)
-
-    def close(self) -> None:
-        self._engine.close()
 
 
 class Collector:

@@ -77,3 +77,26 @@ class Engine(Protocol):
     def close(self) -> None:
         """Free all resources."""
         ...
+
+
+class EngineWrapper:
+    """An engine that changes how another one samples; everything else goes straight to that."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def release(self, key: str) -> None:
+        """See :meth:`Engine.release`."""
+        self._engine.release(key)
+
+    def abort(self, key: str) -> None:
+        """See :meth:`Engine.abort`."""
+        self._engine.abort(key)
+
+    def sync(self, version: int) -> None:
+        """See :meth:`Engine.sync`."""
+        self._engine.sync(version)
+
+    def close(self) -> None:
+        """See :meth:`Engine.close`."""
+        self._engine.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
-from llmgym_trainer.engines.base import Engine, Sample, SamplingParams
+from llmgym_trainer.engines.base import Engine, EngineWrapper, Sample, SamplingParams
 
 
-class BatchGate:
+class BatchGate(EngineWrapper):
     """An engine that holds every request back until each live episode waits for one; then all go, ordered by key.
 
     How the logits of a batch round depends on who shares it, so a run repeats exactly only with batches that follow
@@ -20,7 +20,7 @@ class BatchGate:
     """
 
     def __init__(self, engine: Engine, concurrent: int | None) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._concurrent = concurrent
         self._left = 0
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -45,23 +45,11 @@ class BatchGate:
             self._waiting.pop(key, None)
         return await self._engine.sample(prompt_ids, params, key, rng)
 
-    def release(self, key: str) -> None:
-        """See :meth:`llmgym_trainer.engines.base.Engine.release`."""
-        self._engine.release(key)
-
     def abort(self, key: str) -> None:
         """See :meth:`llmgym_trainer.engines.base.Engine.abort`."""
         if key in self._waiting:
             self._waiting[key].cancel()
-        self._engine.abort(key)
-
-    def sync(self, version: int) -> None:
-        """See :meth:`llmgym_trainer.engines.base.Engine.sync`."""
-        self._engine.sync(version)
-
-    def close(self) -> None:
-        """See :meth:`llmgym_trainer.engines.base.Engine.close`."""
-        self._engine.close()
+        super().abort(key)
 
     def _open_when_all_wait(self) -> None:
         # The place of an ended episode goes to the next one, so this many are alive while any is left to play.
