@@ -253,7 +253,7 @@ for loss_type in LOSS_TYPES:
             found[f"{{loss_type}} {{size}} {{len(episodes)}}"] = [len(mine), largest_difference(inner, expected)]
 
 class Env(LetterEnv):
-    # On the second process there is never any spread.
+    # On the second process no group has reward variance.
     async def step(self, message):
         result = await super().step(message)
         result.reward = result.reward if rank == 0 else 0.5

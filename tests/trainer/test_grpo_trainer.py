@@ -316,10 +316,10 @@ def test_the_group_goes_on_with_its_survivors(model_dir, tmp_path):
     (group,) = trainer.sampler.sample(0)
     assert (len(group.episodes), len(group.failed)) == (2, 2)
     rewards = [e.reward for e in group.episodes]
-    spread = statistics.stdev(rewards)
-    assert spread > 0
+    deviation = statistics.stdev(rewards)
+    assert deviation > 0
     advantages = sorted(r.advantages[0] for r in trainer._rows([group]))
-    half = abs(rewards[0] - rewards[1]) / 2 / (spread + STD_EPSILON)
+    half = abs(rewards[0] - rewards[1]) / 2 / (deviation + STD_EPSILON)
     assert advantages == pytest.approx([-half, half])
     assert logged(trainer, "error_ratio") == 0.5
 

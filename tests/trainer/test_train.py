@@ -210,7 +210,7 @@ from toys import TASKS, LetterEnv, scripted, settings
 from llmgym_trainer import GRPOConfig, MultiTurnGRPOTrainer, train_multi_turn
 
 class Env(LetterEnv):
-    # On every second task there is no spread, so the two processes train on different numbers of rows.
+    # On every second task there is no reward variance, so the two processes train on different numbers of rows.
     async def step(self, message):
         result = await super().step(message)
         if TASKS.index(self.task) % 2 == 1:

@@ -77,7 +77,7 @@ def test_the_processes_had_different_numbers_of_rows_and_turns(folder):
     rows = [[noted(folder, step, rank)["rows"] for rank in (0, 1)] for step in range(5)]
     assert all(first != second for first, second in turns)
     assert rows[0][0] == 4 < rows[0][1]
-    assert rows[1][0] == 0 < rows[1][1]  # all groups of one process dropped: no spread
+    assert rows[1][0] == 0 < rows[1][1]  # all groups of one process dropped: no reward variance
     assert rows[2][1] == 0 < rows[2][0]  # … or all failed
     assert rows[3] == [0, 0]
     assert rows[4][0] == 4 < rows[4][1]
