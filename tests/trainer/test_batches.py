@@ -27,18 +27,18 @@ def row(prompt: int, *segments: tuple[int, int], episode: int = 0, advantage: fl
     return TrainRow(built, [advantage] * len(segments), built.num_trained if tokens is None else tokens)
 
 
-def test_tensors_pad_prompts_left_and_completions_right():
+def test_tensors_are_padded_on_the_right():
     rows = [row(2, (2, 1), (1, 0)), row(3, (1, 0), advantage=-2.0)]
     rows[0].advantages = [0.5, -0.25]  # of its two turns
     tensors = to_tensors(rows, LossScale(False, 1, 4.0), count=2, pad_token_id=9, device=CPU)
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
-        "prompt_ids": [[9, 10, 11], [10, 11, 12]],
-        "prompt_mask": [[0, 1, 1], [1, 1, 1]],
-        "completion_ids": [[12, 13, 14, 15], [13, 9, 9, 9]],
-        "completion_mask": [[1, 1, 1, 1], [1, 0, 0, 0]],
-        "tool_mask": [[1, 1, 0, 1], [1, 0, 0, 0]],
-        "sampling_per_token_logps": [[-0.5, -0.5, 0, -0.5], [-0.5, 0, 0, 0]],
-        "advantages": [[0.5, 0.5, 0, -0.25], [-2, 0, 0, 0]],
+        "prompt_ids": [[10], [10]],
+        "prompt_mask": [[1], [1]],
+        "completion_ids": [[11, 12, 13, 14, 15], [11, 12, 13, 9, 9]],
+        "completion_mask": [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]],
+        "tool_mask": [[0, 1, 1, 0, 1], [0, 0, 1, 0, 0]],
+        "sampling_per_token_logps": [[0, -0.5, -0.5, 0, -0.5], [0, 0, -0.5, 0, 0]],
+        "advantages": [[0, 0.5, 0.5, 0, -0.25], [0, 0, -2, 0, 0]],
     }
 
 
@@ -51,11 +51,11 @@ def test_weights_by_length_stand_in_the_tool_mask():
 
 def test_rows_of_padding_train_nothing():
     tensors = to_tensors([row(2, (2, 1))], LossScale(False, 1, 1.0), count=3, pad_token_id=9, device=CPU)
-    assert tensors["prompt_ids"].tolist() == [[10, 11], [9, 9], [9, 9]]
-    assert tensors["prompt_mask"].tolist() == [[1, 1], [0, 1], [0, 1]]
-    assert tensors["completion_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
-    assert tensors["tool_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
-    assert tensors["advantages"].tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert tensors["prompt_ids"].tolist() == [[10], [9], [9]]
+    assert tensors["prompt_mask"].tolist() == [[1], [1], [1]]
+    assert tensors["completion_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert tensors["tool_mask"].tolist() == [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert tensors["advantages"].tolist() == [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     nothing = to_tensors([], LossScale(False, 1, 1.0), count=1, pad_token_id=9, device=CPU)
     assert nothing["prompt_ids"].tolist() == nothing["completion_ids"].tolist() == [[9]]
     assert nothing["tool_mask"].tolist() == [[0]]
@@ -69,7 +69,7 @@ def test_pack_keeps_every_row_and_the_budget(budget):
     assert sorted(r.row.episode for batch in batches for r in batch) == list(range(40))
     assert all(any(r is given for given in rows) for batch in batches for r in batch)  # none is cut or copied
     for batch in batches:
-        width = max(r.row.prompt_length for r in batch) + max(len(r.row.ids) - r.row.prompt_length for r in batch)
+        width = max(len(r.row.ids) for r in batch)
         assert len(batch) == 1 or width * len(batch) <= budget
 
 

@@ -321,9 +321,7 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         """
         if self.args.beta != 0.0:
             inputs["ref_per_token_logps"] = self._reference_logps(inputs)
-        self._forward_result = self._forward(
-            model, inputs, compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
-        )
+        self._forward_result = self._forward(model, inputs, router_loss=self.aux_loss_enabled)
         logps, correction = self._forward_result[0].detach(), self.args.sampling_correction
         ratios = importance_ratios(logps, inputs["sampling_per_token_logps"], inputs["tool_mask"], correction)
         inputs |= {
@@ -341,12 +339,25 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
         """The forward pass that TRL's loss asks for; :meth:`_compute_loss` has just run it."""
         return self._forward_result
 
-    def _forward(self, model: Any, inputs: dict[str, torch.Tensor], **kwargs: Any) -> Any:
-        """TRL's forward pass: log-probabilities (B, C), entropies (B, C) or None, and the auxiliary loss or None."""
+    def _forward(
+        self, model: Any, inputs: dict[str, torch.Tensor], *, router_loss: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Log-probabilities and entropies (None of a reference), (B, C), 0 where nothing trains; the experts' loss."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        keep = inputs["completion_ids"].size(1)
-        return super()._get_per_token_logps_and_entropies(model, ids, mask, keep, **kwargs)
+        labels = ids.clone()
+        labels[:, 1:][inputs["tool_mask"] == 0] = -100
+        with self.accelerator.autocast():
+            outputs = model(
+                input_ids=ids,
+                attention_mask=mask,
+                labels=labels,
+                fused_lm_head=True,
+                **({"output_router_logits": True} if router_loss else {}),
+            )
+        untrained = inputs["tool_mask"] == 0  # zero these: on a CPU the fused head scores every token
+        entropy = None if outputs.entropy is None else outputs.entropy.masked_fill(untrained, 0.0)
+        return outputs.log_probs.masked_fill(untrained, 0.0), entropy, outputs.aux_loss if router_loss else None
 
     def _reference_logps(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():

@@ -16,22 +16,21 @@ def pack(rows: Sequence[TrainRow], micro_batch_tokens: int) -> list[list[TrainRo
     A row longer than that gets a micro-batch of its own; none is cut.
     """
     batches: list[list[TrainRow]] = []
-    prompt = completion = 0
-    for row in sorted(rows, key=lambda r: (len(r.row.ids), r.row.prompt_length)):
-        row_completion = len(row.row.ids) - row.row.prompt_length
-        wider = max(prompt, row.row.prompt_length) + max(completion, row_completion)
-        if not batches or wider * (len(batches[-1]) + 1) > micro_batch_tokens:
+    for row in sorted(rows, key=lambda r: len(r.row.ids)):
+        if not batches or len(row.row.ids) * (len(batches[-1]) + 1) > micro_batch_tokens:
             batches.append([])
-            prompt = completion = 0
         batches[-1].append(row)
-        prompt, completion = max(prompt, row.row.prompt_length), max(completion, row_completion)
     return batches
 
 
 def to_tensors(
     rows: Sequence[TrainRow], scale: LossScale, *, count: int, pad_token_id: int, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Build the inputs of TRL's loss: prompts padded left, completions padded right.
+    """Build the inputs of TRL's loss, padded on the right.
+
+    Every token then has the position it was sampled at, whatever the model: some take positions from the attention
+    mask, some from ``position_ids``, some only from the order of the tokens. TRL wants a prompt and a completion, and
+    scores the completion; here the prompt is a row's first token, which nothing predicts.
 
     Args:
         rows: The rows of a micro-batch.
@@ -41,33 +40,28 @@ def to_tensors(
         device: Where the tensors go.
 
     Returns:
-        ``prompt_ids``, ``prompt_mask`` (B, P); ``completion_ids``, ``completion_mask``, ``tool_mask`` (the weight
-        of trained tokens, else 0), ``sampling_per_token_logps`` (B, C); ``advantages`` (B, C).
+        ``prompt_ids``, ``prompt_mask`` (B, 1); ``completion_ids``, ``completion_mask``, ``tool_mask`` (the weight
+        of trained tokens, else 0), ``sampling_per_token_logps`` and ``advantages`` (B, C).
     """
-    width_p = max((r.row.prompt_length for r in rows), default=1)
-    width_c = max((len(r.row.ids) - r.row.prompt_length for r in rows), default=1)
-    prompt_ids = torch.full((count, width_p), pad_token_id)
-    completion_ids = torch.full((count, width_c), pad_token_id)
-    prompt_mask, completion_mask = torch.zeros(count, width_p, dtype=torch.long), torch.zeros(count, width_c).long()
-    tool_mask, logps, advantages = (torch.zeros(count, width_c) for _ in range(3))
+    width = max((len(r.row.ids) for r in rows), default=2)
+    ids = torch.full((count, width), pad_token_id)
+    attention = torch.zeros(count, width, dtype=torch.long)
+    attention[:, 0] = 1  # a row of nothing has no finite attention
+    weights, logps, advantages = (torch.zeros(count, width) for _ in range(3))
     for i, train_row in enumerate(rows):
-        row, split = train_row.row, train_row.row.prompt_length
-        length = len(row.ids) - split
-        prompt_ids[i, width_p - split :] = torch.tensor(row.ids[:split])
-        prompt_mask[i, width_p - split :] = 1
-        completion_ids[i, :length] = torch.tensor(row.ids[split:])
-        completion_mask[i, :length] = 1
-        tool_mask[i, :length] = torch.tensor(row.mask[split:], dtype=torch.float) * scale.weight(train_row)
-        logps[i, :length] = torch.tensor(row.logprobs[split:])
-        advantages[i, :length] = torch.tensor([train_row.advantages[k] if k >= 0 else 0.0 for k in row.turns[split:]])
-    prompt_mask[len(rows) :, -1] = completion_mask[len(rows) :, 0] = 1  # a row of nothing has no finite attention
+        row, length = train_row.row, len(train_row.row.ids)
+        ids[i, :length] = torch.tensor(row.ids)
+        attention[i, :length] = 1
+        weights[i, :length] = torch.tensor(row.mask, dtype=torch.float) * scale.weight(train_row)
+        logps[i, :length] = torch.tensor(row.logprobs)
+        advantages[i, :length] = torch.tensor([train_row.advantages[k] if k >= 0 else 0.0 for k in row.turns])
     tensors = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": prompt_mask,
-        "completion_ids": completion_ids,
-        "completion_mask": completion_mask,
-        "tool_mask": tool_mask,
-        "sampling_per_token_logps": logps,
-        "advantages": advantages,
+        "prompt_ids": ids[:, :1],
+        "prompt_mask": attention[:, :1],
+        "completion_ids": ids[:, 1:],
+        "completion_mask": attention[:, 1:],
+        "tool_mask": weights[:, 1:],
+        "sampling_per_token_logps": logps[:, 1:],
+        "advantages": advantages[:, 1:],
     }
     return {name: tensor.to(device) for name, tensor in tensors.items()}
