@@ -15,7 +15,9 @@ def test_a_checkpoint_gets_its_name_when_it_is_whole(tmp_path):
     (partial / "checkpoint-7" / "deep").mkdir(parents=True)
     (partial / "checkpoint-7" / "deep" / "weights").write_text("abc")
     assert checkpoints(tmp_path) == []
+    written = (partial / "checkpoint-7").stat().st_ino
     assert publish(tmp_path, 7) == tmp_path / "checkpoint-7"
+    assert (tmp_path / "checkpoint-7").stat().st_ino == written  # renamed, which happens at once; a copy takes time
     assert (tmp_path / "checkpoint-7" / "deep" / "weights").read_text() == "abc"
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
 

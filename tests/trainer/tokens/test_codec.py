@@ -224,6 +224,10 @@ def test_a_turn_that_did_not_end_as_the_template_ends_it_is_not_extended():
     codec = Codec(tokenizer, chat_template=load_chat_template("compact"), extra_stop_ids=[other])
     assert codec.stop_token_ids == {other, tokenizer.convert_tokens_to_ids("<|im_end|>")}
     assert codec.parse([*ids_of(codec, "42"), other], "stop", call_id_prefix="call_0_").message["content"] == "42"
+    dot = ids_of(codec, ".")[0]  # a token that is not special may end a turn too, and then never occurs inside one
+    stops_at_dots = Codec(tokenizer, chat_template=load_chat_template("compact"), extra_stop_ids=[dot])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert stops_at_dots.parse([*ids_of(codec, "4"), dot, end], "stop").stop is StopReason.PARSE_FAILURE
     for ending in ("<|endoftext|>", "."):
         assert held_and_rest(codec, [USER, ANSWER], [USER], "The answer is 42" + ending)[1] is None
     assert codec.extend([USER, ANSWER], [USER], [LOOKUP], []) is None
