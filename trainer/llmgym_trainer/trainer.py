@@ -129,6 +129,8 @@ class MultiTurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # trl has no
             processing_class=tokenizer,
             peft_config=peft_config,
         )
+        if config.disable_dropout:
+            _disable_functional_dropout(self.model)
         if self.ref_model is not None:  # TRL loads it by name, which is the base model's where an adapter was merged
             self.accelerator.unwrap_model(self.ref_model).load_state_dict(model.state_dict())
         self.callback_handler.callbacks = [
@@ -590,6 +592,19 @@ class _WhenLoaded(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self._function()
+
+
+def _disable_functional_dropout(model: torch.nn.Module) -> None:
+    """Switch off the noise that modules take from numbers of their own or of their configuration.
+
+    TRL's ``disable_dropout`` reaches ``torch.nn.Dropout`` only. Attention calls ``dropout(p=self.attention_dropout)``,
+    OPT and Falcon do so for hidden states too, and the routers of experts jitter their input.
+    """
+    holders = [*model.modules(), *{id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values()]
+    for holder in holders:
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(holder, name, 0.0)
 
 
 def _reward_comes_from_the_environment(**kwargs: Any) -> list[float]:
