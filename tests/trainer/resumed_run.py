@@ -80,6 +80,7 @@ def run(model_dir: str, runs_dir: str, name: str, where: str = "nowhere", resume
             micro_batch_tokens=200,
             batch_size=3,
             model_init_kwargs={"attention_dropout": 0.2},
+            disable_dropout=False,
             use_cpu=True,
             resume_from_checkpoint=f"{runs_dir}/{name}" if resume else None,
         )
